@@ -11,4 +11,8 @@ if [ $# -eq 0 ] && command -v python3 >/dev/null; then
   python3 scripts/tls_cost.py "$target/release/kvorum" --rounds 2 --rotations 0
   # Three processes, as users run them.
   python3 scripts/processes.py "$target/release/kvorum"
+  # What a condition costs.
+  python3 scripts/conditional_cost.py "$target/release/kvorum"
+  # The same of what users would pick instead, where it is installed.
+  python3 scripts/peers.py "$target/release/kvorum"
 fi

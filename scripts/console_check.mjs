@@ -3,11 +3,13 @@
 //
 //   node --experimental-websocket scripts/console_check.mjs NODE_URL VERDICT [FOLDER for pictures]
 //   node --experimental-websocket scripts/console_check.mjs NODE_URL --guarded TOKEN
+//   node --experimental-websocket scripts/console_check.mjs NODE_URL --alarm ALARM ROW
 //
 // VERDICT: what the page must say of the cluster, a regular expression. TOKEN: one with every right, of a node that needs it.
+// ALARM, ROW: what the alarms and the table of nodes must show, regular expressions.
 import { VIEWS, browse } from "./browser.mjs";
 
-const [node, verdict, third] = process.argv.slice(2);
+const [node, verdict, third, fourth] = process.argv.slice(2);
 const isGuarded = verdict === "--guarded";
 const pictures = isGuarded ? undefined : third;
 // A page may read reports of the members of its cluster, and ask nobody else.
@@ -72,6 +74,12 @@ await browse(told, async (page) => {
   const go = (hash) => page.run((to) => { location.hash = to; }, hash);
   await page.view("light", 1280);
   if (isGuarded) return await guarded(page, expect, go);
+  if (verdict === "--alarm") {
+    await page.open(`${node}/console`);
+    await expect("an alarm", "alarms", third);
+    await expect("a row", "nodes", fourth);
+    return await check("alarms");
+  }
   // A browser is sent on from /.
   await page.open(`${node}/`);
   await expect("cluster", "verdict", verdict);
@@ -128,6 +136,7 @@ await browse(told, async (page) => {
 
   await go("placement");
   await expect("placement", "placement-status", "^4096 partitions on 3 nodes, a default request is 2/3");
+  await expect("no change of members", "change", "^No change of members is under way");
   await expect("shares", "shares", "first for.*http.*%");
   await expect("states", "legend", verdict.startsWith("^2") ? "4096: a replica is away" : "0: a replica is away");
   await page.run(() => {

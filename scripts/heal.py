@@ -287,14 +287,14 @@ def hints():
             cluster.say(f"meanwhile: {tails(cluster.loaded(load))}")
 
 
-BROUGHT = re.compile(r'^kvorum_(store_keys\{\}|repair_pulled_records_total\{\}) (\d+)$', re.M)
+BROUGHT = re.compile(r'^kvorum_(store_keys|repair_pulled_records_total)(?:\{\})? (\d+)$', re.M)
 
 
 def brought(node):
     """Keys that the node holds, and records that repair brought it."""
     with urllib.request.urlopen(URLS[node] + "/metrics", timeout=10) as answer:
         counts = {name: int(count) for name, count in BROUGHT.findall(answer.read().decode())}
-    keys = counts.pop("store_keys{}")
+    keys = counts.pop("store_keys")
     return keys, sum(counts.values())
 
 

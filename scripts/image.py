@@ -4,8 +4,8 @@
     scripts/image.py BINARY OUT.tar
 
 OUT.tar is an OCI archive: `podman load -i`, `docker load -i` (from 25 on), `skopeo copy oci-archive:OUT.tar …`. The image has the
-program, the C libraries that it needs (those of this machine), and a user. The same input makes the same bytes.
-Needs python3 and ldd.
+program, the C libraries that it needs (those of this machine), a user, and in a layer of its own the symbols that profiles need.
+The same input makes the same bytes. Needs python3, ldd and objcopy.
 """
 
 import gzip
@@ -18,6 +18,7 @@ import re
 import subprocess
 import sys
 import tarfile
+import tempfile
 
 USER = 10001
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
@@ -89,6 +90,15 @@ def libraries(binary):
     return sorted(found)
 
 
+def split(binary):
+    """The program without its symbols, and these: found beside the program, in a folder .debug."""
+    with tempfile.TemporaryDirectory() as work:
+        program, symbols = f"{work}/kvorum", f"{work}/kvorum.debug"
+        subprocess.run(["objcopy", "--only-keep-debug", binary, symbols], check=True)
+        subprocess.run(["objcopy", "--strip-debug", "--strip-unneeded", f"--add-gnu-debuglink={symbols}", binary, program], check=True)
+        return read(program), read(symbols)
+
+
 def main(binary, out):
     architecture = ARCHITECTURES.get(platform.machine(), platform.machine())
     base = Layer()
@@ -99,8 +109,10 @@ def main(binary, out):
     base.file("etc/nsswitch.conf", b"passwd: files\ngroup: files\nhosts: files dns\n")
     base.folder("tmp", 0o1777)
     base.folder("data", 0o700, USER)
-    program = Layer()
-    program.file("usr/bin/kvorum", read(binary), 0o755)
+    program, symbols = Layer(), Layer()
+    stripped, debug = split(binary)
+    program.file("usr/bin/kvorum", stripped, 0o755)
+    symbols.file("usr/bin/.debug/kvorum.debug", debug)
     version = subprocess.run([binary, "--version"], check=True, capture_output=True, text=True).stdout.split()[-1]
 
     blobs = {}
@@ -113,7 +125,7 @@ def main(binary, out):
     def text(value):
         return json.dumps(value, sort_keys=True).encode()
 
-    layers = [layer.packed() for layer in (base, program)]
+    layers = [layer.packed() for layer in (base, symbols, program)]
     labels = {"org.opencontainers.image.title": "kvorum", "org.opencontainers.image.version": version}
     config = {
         "architecture": architecture,
@@ -121,7 +133,7 @@ def main(binary, out):
         "created": "1970-01-01T00:00:00Z",
         "config": {**CONFIG, "Labels": labels},
         "rootfs": {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(plain).hexdigest()}" for plain, _ in layers]},
-        "history": [{"created_by": what} for what in ("the C libraries and a user", "kvorum")],
+        "history": [{"created_by": what} for what in ("the C libraries and a user", "symbols for profiles", "kvorum")],
     }
     manifest = {
         "schemaVersion": 2,

@@ -4,10 +4,10 @@
 #
 #   scripts/image_check.sh BINARY
 #
-# Needs root (for chroot), python3 and ldd; without them it prints SKIPPED.
+# Needs root (for chroot), python3, ldd and objcopy; without them it prints SKIPPED.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-for tool in python3 ldd chroot; do
+for tool in python3 ldd objcopy chroot; do
   command -v $tool >/dev/null || { echo "SKIPPED image: $tool is not there"; exit 0; }
 done
 [ "$(id -u)" = 0 ] || { echo "SKIPPED image: a chroot needs root"; exit 0; }
@@ -45,6 +45,8 @@ user=$(cat "$work/user")
 root=$work/root
 [ "$(stat -c '%u %a' "$root/data")" = "${user%:*} 700" ] || fail "the data directory is not the user's own"
 
+[ -e "$root/usr/bin/.debug/kvorum.debug" ] || fail "the symbols are not beside the program"
+
 # By its own words it ends at once: nobody said who may use it.
 mkdir -p "$root/proc"
 mount -t proc proc "$root/proc" 2>/dev/null || true
@@ -56,12 +58,7 @@ env -i "${env[@]}" "$chroot" --userspec="$user" "$root" "${words[@]}" 2>"$work/r
 # With a word about that, it serves.
 env -i "${env[@]}" KVORUM_INSECURE=yes KVORUM_MEMORY_BUDGET=16MiB "$chroot" --userspec="$user" "$root" "${words[@]}" --listen "127.0.0.1:$port" 2>"$work/node.log" &
 node=$!
-for _ in $(seq 300); do
-  "$work/kvorum" put k v --url "http://127.0.0.1:$port" --timeout 1 >/dev/null 2>&1 && break
-  kill -0 "$node" 2>/dev/null || { cat "$work/node.log"; fail "the node of the image has ended"; }
-  sleep 0.1
-done
-[ "$("$work/kvorum" get k --url "http://127.0.0.1:$port")" = v ] || { cat "$work/node.log"; fail "the node of the image does not serve"; }
+serves "the node of the image"
 # The health check of compose and Dockerfile, inside.
 chroot --userspec="$user" "$root" /usr/bin/kvorum status --node-only --url "http://127.0.0.1:$port" >/dev/null || fail "the health check fails"
 # A name is resolved with the image's own libraries.

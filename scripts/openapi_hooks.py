@@ -91,6 +91,32 @@ def fit_cut(query, is_order):
         query["sources"] = ",".join(str(node) for node in nodes or [0])
 
 
+# The parameters of each change of the cluster: those that it needs, and those that it may have.
+CHANGES = {
+    "name": ([], []),
+    "upgrade": ([], []),
+    "add": (["url"], ["zone", "weight", "window"]),
+    "remove": (["node"], ["window"]),
+    "replace": (["node", "url"], ["zone", "weight", "window"]),
+    "weight": (["node", "weight"], ["window"]),
+    "zone": (["node", "zone"], ["window"]),
+    "store": (["node"], []),
+    "force": (["lost"], []),
+}
+EXAMPLES = {"node": "http://127.0.0.1:9", "url": "http://127.0.0.1:9", "weight": 2, "zone": "east", "lost": ["http://127.0.0.1:9"]}
+
+
+def fit_plan(query):
+    """Gives a change the parameters that it has, and a URL that is one."""
+    needed, allowed = CHANGES[query["change"]]
+    for name in set(query) - {"change", *needed, *allowed}:
+        query.pop(name)
+    for name in needed:
+        query.setdefault(name, EXAMPLES[name])
+    if "url" in query:
+        query["url"] = EXAMPLES["url"]
+
+
 @schemathesis.hook
 def before_call(context, case, kwargs):
     if case.path == "/debug/profile" and "seconds" not in (case.query or {}):
@@ -100,6 +126,8 @@ def before_call(context, case, kwargs):
     if is_right and case.path.startswith("/admin/cut"):
         case.query = case.query or {}
         fit_cut(case.query, case.method.upper() == "POST")
+    if is_right and case.path == "/admin/cluster/plan" and "change" in (case.query or {}):
+        fit_plan(case.query)
     if case.query and is_right:
         fit(case.query)
         names = {name.lower() for name in case.headers or {}}

@@ -7,18 +7,19 @@
 # package's scripts need, copied from this machine, and dpkg's own list of the libraries that the package depends on.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-for tool in dpkg dpkg-deb chroot readelf useradd man gzip; do
+for tool in dpkg dpkg-deb chroot readelf objcopy useradd man gzip; do
   command -v $tool >/dev/null || [ $tool = man ] || { echo "SKIPPED packages: $tool is not there"; exit 0; }
 done
 [ "$(id -u)" = 0 ] || { echo "SKIPPED packages: a chroot needs root"; exit 0; }
 [ -f /var/lib/dpkg/status ] || { echo "SKIPPED packages: this machine has no dpkg packages"; exit 0; }
 . scripts/root.sh "$1"
 
-DEB_COMPRESSION="-Zgzip -z1" bash scripts/package.sh deb "$work/kvorum" "$work/out" >/dev/null
-bash scripts/package.sh tarball "$work/kvorum" "$work/out" >/dev/null
+DEB_COMPRESSION="-Zgzip -z1" bash scripts/package.sh deb "$binary" "$work/out" >/dev/null
+bash scripts/package.sh tarball "$binary" "$work/out" >/dev/null
 (cd "$work/out" && sha256sum --quiet -c SHA256SUMS) || fail "the checksums do not fit"
-[ "$(wc -l <"$work/out/SHA256SUMS")" = 2 ] || fail "SHA256SUMS has not a line for each package"
-deb=$(ls "$work"/out/*.deb)
+[ "$(wc -l <"$work/out/SHA256SUMS")" = 4 ] || fail "SHA256SUMS has not a line for each package"
+deb=$(ls "$work"/out/kvorum_*.deb)
+tarball=$(ls "$work"/out/*-linux.tar.gz)
 
 # A root with the tools that dpkg and the package's scripts call, and their libraries.
 root=$work/root
@@ -61,6 +62,7 @@ for package in libc6 libgcc-s1 gcc-12-base libcrypt1 passwd; do
   dpkg-query -s "$package" 2>/dev/null | grep -vE '^(Pre-Depends|Depends|Recommends|Conffiles| /)' && echo || true
 done >"$root/var/lib/dpkg/status"
 cp "$deb" "$root/tmp/kvorum.deb"
+cp "$work"/out/kvorum-dbgsym_*.deb "$root/tmp/dbgsym.deb"
 in_root() { PATH=/usr/sbin:/usr/bin:/sbin:/bin chroot "$root" "$@"; }
 
 # Installed.
@@ -86,17 +88,35 @@ fi
 # A node by the unit's own words, as its user, serves.
 mount -t proc proc "$root/proc" 2>/dev/null || true
 words=$(sed -n 's/^ExecStart=//p' "$unit")
-PATH=/usr/sbin:/usr/bin:/sbin:/bin chroot --userspec=kvorum:kvorum "$root" $words --listen "127.0.0.1:$port" --memory-budget 16MiB 2>"$work/node.log" &
-node=$!
-for _ in $(seq 300); do
-  "$work/kvorum" put k v --url "http://127.0.0.1:$port" --timeout 1 >/dev/null 2>&1 && break
-  kill -0 "$node" 2>/dev/null || { cat "$work/node.log"; fail "the installed node has ended"; }
-  sleep 0.1
-done
-[ "$("$work/kvorum" get k --url "http://127.0.0.1:$port")" = v ] || { cat "$work/node.log"; fail "the installed node does not serve"; }
+start() {
+  PATH=/usr/sbin:/usr/bin:/sbin:/bin chroot --userspec=kvorum:kvorum "$root" $words --listen "127.0.0.1:$port" --memory-budget 16MiB 2>"$work/node.log" &
+  node=$!
+  serves "the installed node"
+}
+stop() {
+  kill -TERM "$node" && wait "$node" || fail "the installed node does not end with 0"
+  node=
+}
+# Whether a profile of the node names its functions. Allocations are sampled, so there are many.
+names() {
+  "$work/kvorum" profile --event alloc --seconds 3 --format collapsed -o "$work/profile" --url "http://127.0.0.1:$port" >/dev/null &
+  local profile=$!
+  for _ in $(seq 20); do head -c 4000000 /dev/zero | "$work/kvorum" put large --url "http://127.0.0.1:$port" >/dev/null; done
+  wait $profile
+  [ -s "$work/profile" ] || fail "the profile is empty"
+  grep -q 'kvorum_server::' "$work/profile"
+}
+start
 [ -z "$(find "$root/var/lib/kvorum" -user 0)" ] || fail "data belongs to root"
-kill -TERM "$node" && wait "$node" || fail "the installed node does not end with 0"
-node=
+! names || fail "the program has its symbols in it"
+stop
+in_root dpkg -i /tmp/dbgsym.deb >"$work/log" 2>&1 || { cat "$work/log"; fail "the symbols cannot be installed"; }
+start
+names || fail "the installed symbols are not found"
+stop
+in_root dpkg -P kvorum-dbgsym >"$work/log" 2>&1 || { cat "$work/log"; fail "the symbols cannot be removed"; }
+# A build without optimisation is larger.
+case $binary in */release/*) [ "$(stat -c %s "$root/usr/bin/kvorum")" -le $((20 << 20)) ] || fail "the program has more than 20 MiB" ;; esac
 umount "$root/proc" 2>/dev/null || true
 
 # Installed again over changed settings: they stay. Removed: settings and data stay. Purged: the data stays.
@@ -120,7 +140,9 @@ in_root dpkg -P kvorum >/dev/null 2>&1
 
 # The tarball runs where it is unpacked.
 mkdir "$work/local"
-tar -xf "$work"/out/*.tar.gz -C "$work/local" --strip-components=1
+tar -xf "$tarball" -C "$work/local" --strip-components=1
+tar -xf "$work"/out/*-symbols.tar.gz -C "$work/local" --strip-components=1
 "$work/local/bin/kvorum" --version | grep -q '^kvorum ' || fail "the program of the tarball does not run"
 [ -s "$work/local/share/man/man1/kvorum.1" ] && [ -s "$work/local/share/doc/kvorum/INSTALL" ] || fail "the tarball lacks files"
-echo "packages: installed, upgraded, removed and purged; $(du -h "$deb" | cut -f1) deb, $(du -h "$work"/out/*.tar.gz | cut -f1) tarball"
+[ -s "$work/local/bin/.debug/kvorum.debug" ] || fail "the archive of symbols lacks them"
+echo "packages: installed, upgraded, removed and purged; $(du -h "$deb" | cut -f1) deb, $(du -h "$tarball" | cut -f1) tarball"

@@ -17,6 +17,8 @@ log=$target/test.log
 rm -f "$target"/test-*.log
 logs=("$log")
 left_out=()
+# What failed, a line each: told again at the end, where it is found.
+failed=()
 
 # Tools for faults: failing system calls, other clocks, networks of one's own.
 missing=()
@@ -82,6 +84,7 @@ run() {
   else
     cat "$target/test-$name.log"
     echo "FAILED: $name"
+    failed+=("$name")
     result=1
   fi
 }
@@ -101,13 +104,16 @@ if [ -x "$node" ]; then
     left_out+=("SKIPPED openapi: OPENAPI_SECONDS=0")
   fi
 else
-  echo "FAILED: $node was not built: nothing that needs a node was run"
+  failed+=("$node was not built: nothing that needs a node was run")
   result=1
 fi
 
 fuzz_seconds=${FUZZ_SECONDS:-5}
 if [ "$fuzz_seconds" -gt 0 ]; then
-  bash fuzz/run.sh "$fuzz_seconds" || result=1
+  bash fuzz/run.sh "$fuzz_seconds" || {
+    failed+=("fuzz")
+    result=1
+  }
 else
   left_out+=("SKIPPED fuzz: FUZZ_SECONDS=0")
 fi
@@ -132,6 +138,11 @@ if [ -n "$skipped" ]; then
 else
   printf '\nNothing was skipped.\n'
 fi
-[ $result -eq 0 ] || echo "FAILED: see above, or $log"
+if [ $result -ne 0 ]; then
+  sed -nE 's/^test (.*) \.\.\. FAILED$/FAILED: \1/p; /^FAILED: the tests hang/p' "$log"
+  sed -nE '/ NOT SHOWN: | GOT AWAY |^seed [0-9]+ breaks/s/^/FAILED: /p' "$target"/test-sim.log 2>/dev/null
+  [ ${#failed[@]} -eq 0 ] || printf 'FAILED: %s\n' "${failed[@]}"
+  echo "More is above, or in $log and $target/test-*.log"
+fi
 echo "${sums% *} passed, ${sums#* } failed"
 exit $result

@@ -6,7 +6,7 @@
 #![no_main]
 
 use bytes::Bytes;
-use kvorum_server::storage::delta::{Delta, Folding};
+use kvorum_server::storage::delta::{Delta, Flushing};
 use kvorum_server::storage::memory::MemoryEngine;
 use kvorum_server::storage::{Change, Durability, Engine, Keyspace, format};
 use kvorum_server::supervise::Supervisor;
@@ -40,7 +40,7 @@ fuzz_target!(|input: &[u8]| {
     });
     assert!(engine.commit(batch.collect(), Durability::Synced).is_ok());
     let supervisor = Supervisor::default();
-    let Ok(delta) = Delta::open(engine, 1 << 20, Folding::Within, &supervisor) else {
+    let Ok(delta) = Delta::open(engine, 1 << 20, Flushing::Within, &supervisor) else {
         return assert!(!is_sound, "a sound log is refused");
     };
     assert!(is_sound, "a log that cannot be read is taken");

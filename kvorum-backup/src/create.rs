@@ -36,6 +36,8 @@ pub struct Created {
     pub cuts: u64,
     /// The nodes that an exact backup went on without.
     pub away: Vec<String>,
+    /// How many values an exact backup read from the cluster; those of the others are in the backup before.
+    pub values_read: u64,
 }
 
 /// The name of a backup that begins at `now`.
@@ -63,7 +65,7 @@ pub async fn create(
     let begun_millis = millis(now());
     let epoch = epoch_of(client).await;
     let mut packing = Packing::new(folder);
-    let pace = Pace::new(plan.bytes_per_second_max);
+    let pace = RateLimit::new(plan.bytes_per_second_max);
     let (mut bytes, mut cuts, mut attempts) = (0_u64, 0, 0);
     let mut start: Vec<u8> = vec![0];
     loop {
@@ -84,7 +86,7 @@ pub async fn create(
     let times = (begun_millis, millis(now()));
     let manifest = Manifest::new(plan.id.clone(), times, epoch, packing.packs, packing.value_bytes);
     folder.put_manifest(&manifest)?;
-    Ok(Created { manifest, packs_new: packing.packs_new, cuts, away: Vec::new() })
+    Ok(Created { manifest, packs_new: packing.packs_new, cuts, away: Vec::new(), values_read: 0 })
 }
 
 /// Reads from `start` on, which follows the last key; the error that ended it, none at the end of all keys.
@@ -92,7 +94,7 @@ async fn read_from(
     client: &Client,
     start: &mut Vec<u8>,
     packing: &mut Packing<'_>,
-    pace: &Pace,
+    pace: &RateLimit,
     bytes: &mut u64,
 ) -> Result<Option<Error>, BackupError> {
     let options = ScanOptions { timeout: Some(WAIT), ..ScanOptions::default() };
@@ -125,11 +127,14 @@ pub(crate) struct Packing<'a> {
     pub(crate) packs: Vec<PackEntry>,
     pub(crate) packs_new: usize,
     pub(crate) value_bytes: u64,
+    /// How many of the values came from the cluster.
+    pub(crate) values_read: u64,
 }
 
 impl<'a> Packing<'a> {
     pub(crate) fn new(folder: &'a Folder) -> Self {
-        Self { folder, builder: PackBuilder::default(), packs: Vec::new(), packs_new: 0, value_bytes: 0 }
+        let (builder, packs) = (PackBuilder::default(), Vec::new());
+        Self { folder, builder, packs, packs_new: 0, value_bytes: 0, values_read: 0 }
     }
 
     /// Adds a record; keys must rise.
@@ -149,12 +154,12 @@ impl<'a> Packing<'a> {
 }
 
 /// The rate at which the backup reads: nodes stop reading ahead when nobody takes what they send.
-pub(crate) struct Pace {
+pub(crate) struct RateLimit {
     begun: tokio::time::Instant,
     bytes_per_second_max: u64,
 }
 
-impl Pace {
+impl RateLimit {
     pub(crate) fn new(bytes_per_second_max: u64) -> Self {
         let bytes_per_second_max = bytes_per_second_max.max(1);
         Self { begun: tokio::time::Instant::now(), bytes_per_second_max }

@@ -7,7 +7,7 @@
 //! All nodes are read at once, in the order of the keys, and their records are merged here. A partition that has not changed on
 //! any node since the last backup is not read: its records come from the packs of that backup.
 
-use crate::create::{Created, Pace, Packing, Plan, WAIT, id_shown, millis};
+use crate::create::{Created, Packing, Plan, RateLimit, WAIT, id_shown, millis};
 use crate::error::BackupError;
 use crate::folder::Folder;
 use crate::manifest::{CutEntry, Manifest, NodeDigests, PackEntry};
@@ -61,12 +61,12 @@ pub async fn create_exact(
     beating.abort();
     nodes.order_all(&format!("drop={upto:016x}")).await;
     let (packing, cut, cuts) = made?;
-    let Packing { packs, packs_new, value_bytes, .. } = packing;
+    let Packing { packs, packs_new, value_bytes, values_read, .. } = packing;
     let times = (begun_millis, millis(now()));
     let mut manifest = Manifest::new(plan.id.clone(), times, Some(topology.epoch), packs, value_bytes);
     manifest.cut = Some(cut);
     folder.put_manifest(&manifest)?;
-    Ok(Created { manifest, packs_new, cuts, away: nodes.away })
+    Ok(Created { manifest, packs_new, cuts, away: nodes.away, values_read })
 }
 
 /// Arms and closes the same timestamp on all nodes that answer. Returns it.
@@ -119,6 +119,8 @@ struct Base<'a> {
     /// By partition.
     is_unchanged: Vec<bool>,
     count: usize,
+    /// The instant of the backup before: nodes need not send the values of versions up to there. 0 without one.
+    upto: u64,
 }
 
 impl<'a> Base<'a> {
@@ -129,24 +131,28 @@ impl<'a> Base<'a> {
             records: VecDeque::new(),
             is_unchanged: vec![false; topology.partitions()],
             count: 0,
+            upto: 0,
         };
         let Ok(manifest) = folder.manifest(None) else { return none };
         let (Some(cut), true) = (&manifest.cut, manifest.epoch.as_ref() == Some(&topology.epoch)) else {
             return none;
         };
+        let Ok(upto) = u64::from_str_radix(&cut.upto, 16) else { return none };
         let is_unchanged = nodes.unchanged_since(&cut.nodes, topology.partitions());
         let count = is_unchanged.iter().filter(|unchanged| **unchanged).count();
         // A damaged pack is read from the cluster again.
-        if count == 0 || verify(folder, &manifest, Depth::Records).is_err() {
+        if verify(folder, &manifest, Depth::Records).is_err() {
             return none;
         }
-        Self { packs: manifest.packs.into(), is_unchanged, count, ..none }
+        // A longer query would not fit into a request: then all partitions are read.
+        let (is_unchanged, count) =
+            if is_unchanged.len() > 1 << 14 { (none.is_unchanged, 0) } else { (is_unchanged, count) };
+        Self { folder, packs: manifest.packs.into(), records: VecDeque::new(), is_unchanged, count, upto }
     }
 
     /// The partitions that are read, as the nodes want them; `None` for all.
     fn wanted(&self) -> Option<String> {
-        // A longer query would not fit into a request.
-        if self.count == 0 || self.is_unchanged.len() > 1 << 14 {
+        if self.count == 0 {
             return None;
         }
         let byte = |bits: &[bool]| {
@@ -160,21 +166,31 @@ impl<'a> Base<'a> {
         Some(wanted)
     }
 
-    /// The next record of the partitions that are not read.
-    fn next(&mut self, topology: &Topology) -> Result<Option<&PackedRecord>, BackupError> {
-        loop {
-            while let Some(record) = self.records.front() {
-                if self.is_unchanged.get(topology.partition_of(&record.key)).copied().unwrap_or(false) {
-                    break;
-                }
-                self.records.pop_front();
-            }
-            if !self.records.is_empty() {
-                return Ok(self.records.front());
-            }
+    /// The next record.
+    fn next(&mut self) -> Result<Option<&PackedRecord>, BackupError> {
+        while self.records.is_empty() {
             let Some(entry) = self.packs.pop_front() else { return Ok(None) };
             self.records = self.folder.records(&entry)?.into();
         }
+        Ok(self.records.front())
+    }
+
+    /// Whether the record is of a partition that is not read.
+    fn has_alone(&self, topology: &Topology, record: &PackedRecord) -> bool {
+        self.is_unchanged.get(topology.partition_of(&record.key)).copied().unwrap_or(false)
+    }
+
+    /// Takes the next record, if its key is before `key`, or if there is no `key`.
+    fn take_before(&mut self, key: Option<&Bytes>) -> Result<Option<PackedRecord>, BackupError> {
+        let is_before = self.next()?.is_some_and(|record| key.is_none_or(|key| record.key < *key));
+        Ok(if is_before { self.records.pop_front() } else { None })
+    }
+
+    /// The value of `row`, if the backup before has it: one version has one value.
+    fn value_of(&mut self, row: &Row) -> Result<Option<Bytes>, BackupError> {
+        let version = row.etag.as_ref().unwrap_or(&row.version);
+        let known = self.next()?.filter(|record| record.key == row.key && record.version == *version);
+        Ok(known.map(|record| record.value.clone()))
     }
 }
 
@@ -188,10 +204,6 @@ async fn read<'a>(
     now: &impl Fn() -> SystemTime,
 ) -> Result<(Packing<'a>, CutEntry, u64), BackupError> {
     let mut base = Base::of(topology, nodes, folder);
-    if base.wanted().is_none() {
-        (base.packs, base.count) = (VecDeque::new(), 0);
-        base.is_unchanged.fill(false);
-    }
     let cut = CutEntry {
         upto: format!("{upto:016x}"),
         nodes: nodes.digests(),
@@ -199,7 +211,7 @@ async fn read<'a>(
         partitions_read: (topology.partitions() - base.count) as u64,
     };
     let mut packing = Packing::new(folder);
-    let pace = Pace::new(plan.bytes_per_second_max);
+    let pace = RateLimit::new(plan.bytes_per_second_max);
     let (mut bytes, mut cuts, mut attempts) = (0_u64, 0, 0);
     let mut start = vec![0];
     // Without a partition to read there is nothing to ask.
@@ -230,11 +242,10 @@ async fn read<'a>(
             }
         }
     }
-    while let Some(record) = base.next(topology)? {
-        if is_live(record.expires_millis, millis(now())) {
-            packing.add(record)?;
+    while let Some(record) = base.take_before(None)? {
+        if base.has_alone(topology, &record) && is_live(record.expires_millis, millis(now())) {
+            packing.add(&record)?;
         }
-        base.records.pop_front();
     }
     packing.end_pack()?;
     Ok((packing, cut, cuts))
@@ -251,7 +262,7 @@ struct Merge<'a, 'b> {
     begun_millis: u64,
     base: &'a mut Base<'b>,
     start: &'a mut Vec<u8>,
-    pace: &'a Pace,
+    pace: &'a RateLimit,
     bytes: &'a mut u64,
 }
 
@@ -281,10 +292,16 @@ impl Merge<'_, '_> {
         let sources: Vec<String> = nodes.sources().iter().map(u16::to_string).collect();
         let (sources, wanted) = (sources.join(","), self.base.wanted());
         let wanted = wanted.map_or_else(String::new, |wanted| format!("&partitions={wanted}"));
+        let known = match self.base.upto {
+            0 => String::new(),
+            upto => format!("&known={upto:016x}"),
+        };
         for (index, client) in nodes.each() {
             let from = id_shown(self.start);
-            let target =
-                format!("/admin/cut/records?cut={:016x}&start={from}&sources={sources}{wanted}", self.upto);
+            let target = format!(
+                "/admin/cut/records?cut={:016x}&start={from}&sources={sources}{wanted}{known}",
+                self.upto
+            );
             let Ok(lines) = client.lines(&target, Some(WAIT)).await else { return Ok(Some(index)) };
             let mut stream = Stream { index, lines, head: None };
             if !stream.advance().await? {
@@ -312,14 +329,28 @@ impl Merge<'_, '_> {
                 }
             }
             if let Some((index, row)) = newest {
+                let (row, is_known) = self.with_known_value(row)?;
                 match self.whole(nodes, index, row).await? {
-                    Ok(row) => self.add(row, packing)?,
+                    Ok(row) => {
+                        packing.values_read += u64::from(!is_known && row.value.is_some());
+                        self.add(row, packing)?;
+                    }
                     Err(lost) => return Ok(Some(lost)),
                 }
             }
             *self.start = [&key[..], b"\0"].concat();
             self.pace.keep(*self.bytes).await;
         }
+    }
+
+    /// The row, with its value if the nodes have left that out and the backup before has it; and whether that is so.
+    fn with_known_value(&mut self, row: Row) -> Result<(Row, bool), BackupError> {
+        if row.is_deleted || row.value.is_some() {
+            return Ok((row, false));
+        }
+        let value = self.base.value_of(&row)?;
+        let is_known = value.is_some();
+        Ok((Row { value, ..row }, is_known))
     }
 
     /// The row with its value, which another node may have sent in an older version.
@@ -360,11 +391,12 @@ impl Merge<'_, '_> {
 
     /// Adds what comes before `key` of the partitions that are not read.
     fn add_unread_before(&mut self, key: &Bytes, packing: &mut Packing<'_>) -> Result<(), BackupError> {
-        while let Some(record) = self.base.next(self.topology)?.filter(|record| record.key < *key) {
-            if is_live(record.expires_millis, self.begun_millis) {
-                packing.add(record)?;
+        while let Some(record) = self.base.take_before(Some(key))? {
+            if self.base.has_alone(self.topology, &record)
+                && is_live(record.expires_millis, self.begun_millis)
+            {
+                packing.add(&record)?;
             }
-            self.base.records.pop_front();
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Restoring a backup: its records are written as new writes, and then everything is read back and compared.
+//! Restoring a backup: its records are written, with the versions that they had, and then everything is read back and compared.
 
 use crate::create::millis;
 use crate::error::BackupError;
@@ -7,7 +7,7 @@ use crate::manifest::Manifest;
 use crate::pack::{KEY_BYTES_MAX, PackedRecord};
 use crate::verify::{Depth, verify};
 use bytes::Bytes;
-use kvorum_client::{Client, Error, PutOptions, ScanOptions};
+use kvorum_client::{Client, Error, PutOptions, ScanOptions, Version};
 use std::time::{Duration, SystemTime};
 use tokio::task::JoinSet;
 
@@ -27,6 +27,14 @@ pub struct Target {
     pub prefix: Vec<u8>,
     /// Whether an interrupted restore goes on: records that are there already are left as they are.
     pub resume: bool,
+    /// Whether the records get new versions. Those under a prefix always do: nobody knows a version of their keys.
+    pub new_versions: bool,
+}
+
+impl Target {
+    fn keeps_versions(&self) -> bool {
+        self.prefix.is_empty() && !self.new_versions
+    }
 }
 
 /// A restore that is complete and was compared.
@@ -40,7 +48,8 @@ pub struct Restored {
     pub expired: u64,
 }
 
-/// Restores a backup into the cluster of `client`, of any size, as new writes: versions are new, times to live go on.
+/// Restores a backup into the cluster of `client`, of any size. Records keep their versions and expire when they were to, unless
+/// [`Target::new_versions`] or a prefix is given.
 ///
 /// The whole backup is checked before anything is written, and everything is read back and compared at the end.
 ///
@@ -68,14 +77,15 @@ pub async fn restore(
         let wanted = records.len() as u64;
         let (live, expired) = split(records, millis(now()));
         restored.expired += expired;
-        let missing = if target.resume { compare(client, live).await?.missing_unless_other()? } else { live };
+        let missing =
+            if target.resume { compare(client, live, target).await?.missing_unless_other()? } else { live };
         restored.there += wanted - expired - missing.len() as u64;
-        restored.written += write_all(client, missing, &now).await?;
+        restored.written += write_all(client, missing, target, &now).await?;
     }
     let (mut missing, mut other, mut example) = (0, 0, None);
     for entry in &manifest.packs {
         let (live, _) = split(moved(folder.records(entry)?, target), millis(now()));
-        let compared = compare(client, live).await?;
+        let compared = compare(client, live, target).await?;
         // One may have expired since.
         let (gone, _) = split(compared.missing, millis(now()));
         missing += gone.len() as u64;
@@ -165,10 +175,14 @@ impl Compared {
 }
 
 /// Compares records, in the order of their keys, with the same range of the cluster. A scan that is cut begins anew.
-async fn compare(client: &Client, records: Vec<PackedRecord>) -> Result<Compared, BackupError> {
+async fn compare(
+    client: &Client,
+    records: Vec<PackedRecord>,
+    target: &Target,
+) -> Result<Compared, BackupError> {
     let mut attempt = 1;
     loop {
-        match compare_once(client, &records).await {
+        match compare_once(client, &records, target).await {
             Ok((missing, other)) => {
                 let pick = |places: &[usize]| {
                     places.iter().filter_map(|place| records.get(*place).cloned()).collect()
@@ -184,7 +198,11 @@ async fn compare(client: &Client, records: Vec<PackedRecord>) -> Result<Compared
     }
 }
 
-async fn compare_once(client: &Client, records: &[PackedRecord]) -> Result<(Vec<usize>, Vec<usize>), Error> {
+async fn compare_once(
+    client: &Client,
+    records: &[PackedRecord],
+    target: &Target,
+) -> Result<(Vec<usize>, Vec<usize>), Error> {
     let (mut missing, mut other) = (Vec::new(), Vec::new());
     let (Some(first), Some(last)) = (records.first(), records.last()) else { return Ok((missing, other)) };
     let end = [&last.key, &b"\0"[..]].concat();
@@ -199,7 +217,8 @@ async fn compare_once(client: &Client, records: &[PackedRecord]) -> Result<(Vec<
             missing.push(place);
         }
         if let Some((place, record)) = wanted.next_if(|(_, record)| record.key == found.key)
-            && record.value != found.value
+            && (record.value != found.value
+                || target.keeps_versions() && record.version != found.version.as_str())
         {
             other.push(place);
         }
@@ -215,13 +234,18 @@ async fn compare_once(client: &Client, records: &[PackedRecord]) -> Result<(Vec<
 async fn write_all(
     client: &Client,
     records: Vec<PackedRecord>,
+    target: &Target,
     now: &impl Fn() -> SystemTime,
 ) -> Result<u64, BackupError> {
     let mut writes = JoinSet::new();
     let mut written = 0;
-    for PackedRecord { key, value, expires_millis, .. } in records {
+    for PackedRecord { key, value, expires_millis, version } in records {
         if writes.len() >= WRITES_MAX {
             written += ended(writes.join_next().await)?;
+        }
+        if target.keeps_versions() {
+            writes.spawn(write_as_it_was(client.clone(), key, value, version.into(), expires_millis));
+            continue;
         }
         // What has expired meanwhile has a millisecond left: it is as gone as it should be.
         let left = expires_millis.map(|at| Duration::from_millis(at.saturating_sub(millis(now())).max(1)));
@@ -249,6 +273,27 @@ async fn write(client: Client, key: Bytes, value: Bytes, ttl: Option<Duration>) 
         match client.put_with(&key, value.clone(), options).await {
             Ok(_) => return Ok(()),
             // The same value once more does no harm: nobody else writes these keys.
+            Err(error) if attempt < ATTEMPTS_MAX && error.is_retry_safe() => {
+                tokio::time::sleep(PAUSE * attempt).await;
+                attempt += 1;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+async fn write_as_it_was(
+    client: Client,
+    key: Bytes,
+    value: Bytes,
+    version: Version,
+    expires_millis: Option<u64>,
+) -> Result<(), Error> {
+    let mut attempt = 1;
+    loop {
+        match client.restore(&key, value.clone(), &version, expires_millis).await {
+            Ok(_) => return Ok(()),
+            // A key that has this version already is left as it is.
             Err(error) if attempt < ATTEMPTS_MAX && error.is_retry_safe() => {
                 tokio::time::sleep(PAUSE * attempt).await;
                 attempt += 1;

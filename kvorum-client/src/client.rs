@@ -17,7 +17,8 @@ use std::time::Duration;
 /// A handle on a cluster; clones share connections and limits.
 ///
 /// Operations need a tokio runtime with I/O and time enabled. They go to replicas of their key once the
-/// placement is learned ([`Builder::routing`]) and take turns among equals. Each ends, with a result or an
+/// placement is learned ([`Builder::routing`]) and take turns among equals; conditional writes and additions go to the
+/// first of them, where rivals share their rounds. Each ends, with a result or an
 /// error, by its deadline ([`Builder::timeout`]). A node that fails is set aside until it answers
 /// `/v0/status` with 200 again. Where no node is healthy, requests go to the nodes that are set aside.
 ///
@@ -108,6 +109,23 @@ impl Client {
     ) -> Result<Version, Error> {
         let options = PutOptions { replicas: self.replicas(options.replicas), ..options };
         let call = Call::put(key.as_ref(), value.into(), options)?;
+        self.exchange.whole(&call).await?.into_version()
+    }
+
+    /// Writes a record of a backup: `value` under the `version` that it had, to a `key` without a value. It may be repeated. It
+    /// needs the right `admin`.
+    ///
+    /// # Errors
+    /// As for [`Client::put_with`]. Where the key has a value of another version, [`Error::is_condition_failed`] is true, and
+    /// nothing was written.
+    pub async fn restore(
+        &self,
+        key: impl AsRef<[u8]>,
+        value: impl Into<Bytes>,
+        version: &Version,
+        expires_millis: Option<u64>,
+    ) -> Result<Version, Error> {
+        let call = Call::restore(key.as_ref(), value.into(), version, expires_millis)?;
         self.exchange.whole(&call).await?.into_version()
     }
 

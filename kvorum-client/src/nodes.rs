@@ -104,6 +104,7 @@ impl Nodes {
     ) -> Option<Arc<Node>> {
         let view = self.view();
         let holders = view.holders(wanted);
+        let turn = if wanted.has_rivals && !holders.is_empty() { 0 } else { turn };
         choose(&[&holders, &view.placed, &self.configured], turn, tried, now)
     }
 
@@ -183,7 +184,7 @@ impl View {
         let default = topology.default_from().unwrap_or(FROM_DEFAULT);
         let from = wanted.replicas.map_or(default, |replicas| replicas.from);
         let from = usize::try_from(from).unwrap_or(usize::MAX);
-        if from >= self.placed.len() {
+        if from >= self.placed.len() && !wanted.has_rivals {
             return Vec::new();
         }
         let places = topology.places(key).iter().take(from);

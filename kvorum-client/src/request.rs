@@ -2,6 +2,7 @@
 //!
 //! The same [`Call`] makes the request of every attempt; its body is shared, not copied.
 
+use crate::entry::Version;
 use crate::error::Error;
 use crate::operation::{
     AddOptions, Condition, DeleteOptions, Operation, PutOptions, ReadOptions, Replicas, ScanOptions, Scope,
@@ -13,6 +14,9 @@ use http::{HeaderValue, Method, Request, Uri};
 use http_body_util::Full;
 use std::fmt::Write as _;
 use std::time::Duration;
+
+/// The path of records of a backup.
+const RESTORE_PATH: &str = "/admin/entity";
 
 /// The longest key of the contract, in bytes.
 const KEY_BYTES_MAX: usize = 1024;
@@ -39,6 +43,9 @@ pub(crate) struct Wanted {
     pub(crate) key: Option<Bytes>,
     /// The quorum of the request; `None` leaves it to the node.
     pub(crate) replicas: Option<Replicas>,
+    /// Whether other clients' calls of this kind for the key overtake each other, if they go through different nodes. One node
+    /// lets them share their rounds, so all go to the key's first replica.
+    pub(crate) has_rivals: bool,
 }
 
 impl Call {
@@ -70,6 +77,24 @@ impl Call {
         Ok(Self { body: value, ..call })
     }
 
+    pub(crate) fn restore(
+        key: &[u8],
+        value: Bytes,
+        version: &Version,
+        expires_millis: Option<u64>,
+    ) -> Result<Self, Error> {
+        let operation = Operation::Put { key: Bytes::copy_from_slice(key) };
+        check_key(&operation, key)?;
+        let mut target = format!("{RESTORE_PATH}?id=");
+        push_encoded(&mut target, key);
+        target.push_str("&version=");
+        push_encoded(&mut target, version.as_str().as_bytes());
+        if let Some(at) = expires_millis {
+            push(&mut target, format_args!("&expires={at}"));
+        }
+        Ok(Self { body: value, ..Self::new(operation, Method::PUT, target)? })
+    }
+
     pub(crate) fn delete(key: &[u8], options: DeleteOptions) -> Result<Self, Error> {
         let operation = Operation::Delete { key: Bytes::copy_from_slice(key) };
         let target = entity(&operation, key, options.replicas)?;
@@ -81,7 +106,7 @@ impl Call {
         let mut target = entity(&operation, key, options.replicas)?;
         push(&mut target, format_args!("&add={addend}"));
         let call = Self::new(operation, Method::POST, target)?.with(options.replicas, options.timeout);
-        Ok(Self { is_once: true, ..call })
+        Ok(call.among_rivals())
     }
 
     pub(crate) fn scan(start: &[u8], end: Option<&[u8]>, options: ScanOptions) -> Result<Self, Error> {
@@ -167,7 +192,7 @@ impl Call {
     fn new(operation: Operation, method: Method, target: String) -> Result<Self, Error> {
         match Uri::try_from(target) {
             Ok(target) => {
-                let wanted = Wanted { key: operation.placed_key().cloned(), replicas: None };
+                let wanted = Wanted { key: operation.placed_key().cloned(), ..Wanted::default() };
                 Ok(Self {
                     operation,
                     wanted,
@@ -192,12 +217,16 @@ impl Call {
             Condition::Version(version) => (IF_MATCH, format!("\"{}\"", version.as_str())),
         };
         match HeaderValue::try_from(tags) {
-            Ok(tags) => Ok(Self { condition: Some((name, tags)), is_once: true, ..self }),
+            Ok(tags) => Ok(Self { condition: Some((name, tags)), ..self.among_rivals() }),
             Err(error) => {
                 let message = format!("a version that no header can have: {error}");
                 Err(Error::InvalidRequest { operation: self.operation, message })
             }
         }
+    }
+
+    fn among_rivals(self) -> Self {
+        Self { is_once: true, wanted: Wanted { has_rivals: true, ..self.wanted }, ..self }
     }
 
     fn with(self, replicas: Option<Replicas>, timeout: Option<Duration>) -> Self {
@@ -216,7 +245,8 @@ impl Call {
     pub(crate) fn expects(&self, status: u16) -> bool {
         match self.operation {
             Operation::Get { .. } | Operation::Head { .. } => matches!(status, 200 | 404),
-            Operation::Put { .. } => status == 201,
+            // A restored record may be there already.
+            Operation::Put { .. } => status == 201 || status == 200 && self.target.path() == RESTORE_PATH,
             Operation::Delete { .. } => status == 202,
             Operation::Batch
             | Operation::Add { .. }
@@ -302,6 +332,18 @@ mod tests {
 
     fn target(call: Result<Call, Error>) -> String {
         call.unwrap().target.to_string()
+    }
+
+    /// A repeated restore of a record is told that it is there; a plain write never is.
+    #[test]
+    fn restored_records_may_be_there() {
+        let version = Version::from("0123456789abcdef-0000000000000001".to_owned());
+        let call = Call::restore(b"a b", Bytes::new(), &version, Some(5)).unwrap();
+        let expect = "/admin/entity?id=a%20b&version=0123456789abcdef-0000000000000001&expires=5";
+        assert_eq!(call.target.to_string(), expect);
+        let put = Call::put(b"a b", Bytes::new(), PutOptions::default()).unwrap();
+        assert_eq!([200, 201, 202].map(|status| call.expects(status)), [true, true, false]);
+        assert_eq!([200, 201, 202].map(|status| put.expects(status)), [false, true, false]);
     }
 
     #[test]

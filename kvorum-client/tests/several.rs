@@ -8,7 +8,8 @@ mod support;
 
 use futures_core::Stream;
 use kvorum_client::{
-    Builder, Client, Error, Hedging, Overflow, ReadOptions, Replicas, RetryPolicy, ScanOptions,
+    AddOptions, Builder, Client, Condition, Error, Hedging, Overflow, PutOptions, ReadOptions, Replicas,
+    RetryPolicy, ScanOptions,
 };
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -142,6 +143,43 @@ async fn the_default_of_the_nodes_is_used() {
     }
     let count = |node: &Fake, key: &str| node.count(&format!("GET /v0/entity?id={key}"));
     assert_eq!([&a, &b, &c].map(|node| (count(node, FIRST), count(node, SECOND))), [(6, 0), (0, 0), (0, 6)]);
+}
+
+/// Goal: conditional writes and additions of one key meet at one node, which lets them share their rounds. Method: three nodes
+/// that are all replicas; these calls go to the first of the key's list, while plain writes go round.
+#[tokio::test]
+async fn rivals_meet_at_the_first_replica() {
+    let urls = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let node = || {
+        let urls = Arc::clone(&urls);
+        Fake::start(move |request| match request {
+            "GET /v0/topology" => topology("e1", &urls.lock().unwrap()),
+            request if request.starts_with("POST") => {
+                Reply::Text("HTTP/1.1 200 OK\r\nKvorum-Epoch: e1\r\nContent-Length: 1\r\n\r\n7".to_owned())
+            }
+            request if request.starts_with("PUT") => Reply::Text(
+                "HTTP/1.1 201 Created\r\nETag: \"v1\"\r\nKvorum-Epoch: e1\r\nContent-Length: 0\r\n\r\n"
+                    .to_owned(),
+            ),
+            _ => value("Kvorum-Epoch: e1\r\n"),
+        })
+    };
+    let (a, b, c) = (node().await, node().await, node().await);
+    *urls.lock().unwrap() = [&a, &b, &c].map(|node| node.url.clone()).to_vec();
+    let client = builder(&[&b]).build().unwrap();
+    client.get("k").await.unwrap();
+    eventually("the topology", || client.topology_epoch().is_some()).await;
+    for _ in 0..6 {
+        client.put_if(FIRST, "x", &Condition::Present, PutOptions::default()).await.unwrap();
+        client.add(SECOND, 1, AddOptions::default()).await.unwrap();
+    }
+    for _ in 0..6 {
+        client.put(FIRST, "x").await.unwrap();
+    }
+    let count = |request: &str| [&a, &b, &c].map(|node| node.count(request));
+    // Six with a condition at the first replica, and six without one in turn.
+    assert_eq!(count(&format!("PUT /v0/entity?id={FIRST} x")), [8, 2, 2]);
+    assert_eq!(count(&format!("POST /v0/entity?id={SECOND}&add=1")), [0, 0, 6]);
 }
 
 /// Sends reads until the client knows the topology `epoch`: the client asks for it only once a second.

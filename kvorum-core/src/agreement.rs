@@ -9,6 +9,10 @@
 //! - it syncs [`Ballots`] before it answers a promise or an acceptance;
 //! - a proposer asks its own acceptor first: a ballot that was used before a crash is refused there;
 //! - a store that is empty again has another identity, so no configuration names it until one is decided.
+//!
+//! Where a majority of the acceptors is lost for good, an operator may *force* a successor. All acceptors that are left must
+//! accept it ([`Electorate::unanimous`]); one that did is *bound*: it takes no part in any other decision about that
+//! successor. `tests/force_model.rs` checks it.
 
 use crate::version::NodeId;
 use std::collections::BTreeMap;
@@ -82,6 +86,8 @@ pub enum Denial {
         /// That ballot.
         by: Ballot,
     },
+    /// The acceptor has accepted a forced value: it accepts no other.
+    Bound,
 }
 
 /// The acceptors of one instance.
@@ -106,6 +112,13 @@ impl Electorate {
         Self { needed: needed.max(1), stores }
     }
 
+    /// The acceptors of a forced value: all of them must accept it.
+    pub fn unanimous(voters: impl IntoIterator<Item = Voter>) -> Self {
+        let stores: BTreeMap<_, _> =
+            voters.into_iter().map(|voter| (voter.node, Some(voter.store))).collect();
+        Self { needed: stores.len().max(1), stores }
+    }
+
     /// Whether `voter` is one of the acceptors.
     pub fn names(&self, voter: Voter) -> bool {
         self.stores.get(&voter.node).is_some_and(|store| store.is_none_or(|store| store == voter.store))
@@ -128,13 +141,21 @@ pub struct Acceptor<V> {
     own: Voter,
     instance: Instance,
     is_named: bool,
+    /// Whether the accepted value is a forced one.
+    is_bound: bool,
     ballots: Ballots<V>,
 }
 
 impl<V: Clone> Acceptor<V> {
     /// The acceptor of `own` for `instance`, with what it stored for this very instance before.
     pub fn new(own: Voter, instance: Instance, electorate: &Electorate, ballots: Ballots<V>) -> Self {
-        Self { own, instance, is_named: electorate.names(own), ballots }
+        Self { own, instance, is_named: electorate.names(own), is_bound: false, ballots }
+    }
+
+    /// The same; `is_bound` says whether the value that it has accepted is a forced one.
+    #[must_use]
+    pub fn bound(self, is_bound: bool) -> Self {
+        Self { is_bound, ..self }
     }
 
     /// The state to sync before an answer is sent.
@@ -169,6 +190,25 @@ impl<V: Clone> Acceptor<V> {
     /// Nothing was done; see [`Denial`].
     pub fn accept(&mut self, instance: Instance, ballot: Ballot, value: V) -> Result<(), Denial> {
         self.check(instance)?;
+        if self.is_bound {
+            return Err(Denial::Bound);
+        }
+        self.take(ballot, value)
+    }
+
+    /// Accepts the forced `value` under `ballot`, in the place of any other, unless a higher ballot was promised. From then
+    /// on it accepts forced values only.
+    ///
+    /// # Errors
+    /// Nothing was done; see [`Denial`].
+    pub fn accept_forced(&mut self, instance: Instance, ballot: Ballot, value: V) -> Result<(), Denial> {
+        self.check(instance)?;
+        self.take(ballot, value)?;
+        self.is_bound = true;
+        Ok(())
+    }
+
+    fn take(&mut self, ballot: Ballot, value: V) -> Result<(), Denial> {
         match self.ballots.promised {
             Some(by) if by > ballot => Err(Denial::Outbid { by }),
             _ => {
@@ -299,6 +339,7 @@ impl fmt::Display for Denial {
             Self::Outbid { by } => {
                 write!(f, "round {} of {} was promised; a new proposal must exceed it", by.round, by.proposer)
             }
+            Self::Bound => f.write_str("the store has accepted a forced configuration, and accepts no other"),
         }
     }
 }

@@ -135,12 +135,20 @@ pub struct PrepareTally<'a> {
     denied: u16,
     missing: u16,
     above: Version,
+    was_earlier: bool,
 }
 
 impl<'a> PrepareTally<'a> {
     /// A tally without answers, of a write whose record may have been taken under the `earlier` versions.
     pub fn new(quorum: Quorum, earlier: &'a [Version]) -> Self {
-        Self { quorum, earlier, promises: Vec::new(), denied: 0, missing: 0, above: Version::ZERO }
+        let promises = Vec::new();
+        Self { quorum, earlier, promises, denied: 0, missing: 0, above: Version::ZERO, was_earlier: false }
+    }
+
+    /// Notes that a record of the write was sent in an earlier epoch. A reader there may have seen it on replicas that are
+    /// not counted here, and no replica remembers what it held before an epoch.
+    pub fn sent_earlier(&mut self) {
+        self.was_earlier = true;
     }
 
     /// Counts a replica that has promised.
@@ -164,59 +172,76 @@ impl<'a> PrepareTally<'a> {
         u16::try_from(self.promises.len()).unwrap_or(u16::MAX)
     }
 
+    fn pending(&self) -> u16 {
+        self.quorum.from().saturating_sub(self.promises() + self.denied + self.missing)
+    }
+
     /// What the answers say.
     pub fn verdict(&self) -> PrepareVerdict {
-        let ack = self.quorum.ack();
-        let told = self.promises() + self.denied;
-        let pending = self.quorum.from().saturating_sub(told + self.missing);
-        if self.promises() >= ack
-            && let Some(base) = self.promises.iter().max_by_key(|promise| promise.version)
+        Self::verdict_over(self, None)
+    }
+
+    /// What the answers say, with a tally for each of one or two lists.
+    ///
+    /// Every list must promise: then no write comes between that counts on either. The base is the newest record of all
+    /// promises, as a record that one list has taken alone, in the epoch before or after this one, must be found.
+    pub(crate) fn verdict_over(first: &Self, second: Option<&Self>) -> PrepareVerdict {
+        let lists = || std::iter::once(first).chain(second);
+        let ack = first.quorum.ack();
+        let promises = || lists().flat_map(|list| &list.promises);
+        let above = lists().map(|list| list.above).max().unwrap_or(Version::ZERO);
+        if lists().all(|list| list.promises() >= ack)
+            && let Some(base) = promises().max_by_key(|promise| promise.version)
         {
-            let is_uniform = self.promises.iter().all(|promise| promise.version == base.version);
-            let fate = self.fate(base);
+            let is_uniform = promises().all(|promise| promise.version == base.version);
+            let could_be_open = |with_denied: bool| lists().all(|list| list.could_be_open(with_denied));
+            let fate = first.fate(base, could_be_open(false));
             // Another replica may know.
-            if fate == Fate::Unknown && pending > 0 {
+            if fate == Fate::Unknown && lists().any(|list| list.pending() > 0) {
                 return PrepareVerdict::Pending;
             }
             // One that knows a newer version has said nothing of the earlier ones: a higher ballot asks it again.
-            if fate == Fate::Unknown && self.denied > 0 && self.could_be_open(self.denied) {
-                return PrepareVerdict::Again { above: self.above };
+            if fate == Fate::Unknown && lists().any(|list| list.denied > 0) && could_be_open(true) {
+                return PrepareVerdict::Again { above };
             }
             return PrepareVerdict::Ready(Prepared { base: *base, is_uniform, fate });
         }
-        if told + pending < ack {
+        if lists().any(|list| list.promises() + list.denied + list.pending() < ack) {
             PrepareVerdict::Unreachable
-        } else if self.promises() + pending < ack {
-            PrepareVerdict::Again { above: self.above }
+        } else if lists().any(|list| list.promises() + list.pending() < ack) {
+            PrepareVerdict::Again { above }
         } else {
             PrepareVerdict::Pending
         }
     }
 
-    /// What became of the earlier versions, if `base` is the newest record among the promises.
+    /// What became of the earlier versions, if `base` is the newest record among the promises, and if those below it
+    /// `could_be_open`.
     ///
     /// What a quorum has ever held is on one of the promised replicas, or was overwritten there. So an earlier version
     /// that the base is below took no effect. One that the base is above did if a quorum held it, or held what was built
     /// on it; the replicas that held either know.
-    fn fate(&self, base: &Promise) -> Fate {
+    fn fate(&self, base: &Promise, could_be_open: bool) -> Fate {
         let Lineage { origin, base: built_on } = base.lineage;
         let mine = self.earlier.iter().find(|earlier| **earlier == origin || **earlier == built_on);
         if let Some(mine) = mine {
             return Fate::TookEffect(*mine);
         }
         let is_passed = self.earlier.iter().any(|earlier| *earlier < base.version);
-        if is_passed && !self.could_be_open(0) {
+        if is_passed && !could_be_open {
             return Fate::Unknown;
         }
         Fate::Open
     }
 
-    /// Whether the earlier versions that the base is above took no effect, if so many `more` replicas never held them.
-    fn could_be_open(&self, more: u16) -> bool {
+    /// Whether the earlier versions that the base is above took no effect, as far as this list says; `with_denied`: if the
+    /// replicas that denied the ballot never held them.
+    fn could_be_open(&self, with_denied: bool) -> bool {
         let never_held = self.promises.iter().filter(|promise| !promise.may_have_held).count();
+        let denied = if with_denied { self.denied } else { 0 };
         // All replicas but these may have held it, and a reader sees a record from `FROM - ACK + 1` holders on.
-        let may_be_seen = never_held + usize::from(more) < usize::from(self.quorum.ack());
-        !may_be_seen && !self.promises.iter().any(|promise| promise.may_have_built)
+        let may_be_seen = never_held + usize::from(denied) < usize::from(self.quorum.ack());
+        !self.was_earlier && !may_be_seen && !self.promises.iter().any(|promise| promise.may_have_built)
     }
 }
 
@@ -282,16 +307,27 @@ impl AcceptTally {
         self.taken
     }
 
+    fn pending(&self) -> u16 {
+        self.quorum.from().saturating_sub(self.taken + self.denied + self.refused + self.unknown)
+    }
+
     /// What the answers say.
     pub fn verdict(&self) -> AcceptVerdict {
-        let told = self.taken + self.denied + self.refused + self.unknown;
-        let pending = self.quorum.from().saturating_sub(told);
-        if self.taken >= self.quorum.ack() {
+        Self::verdict_over(self, None)
+    }
+
+    /// What the answers say, with a tally for each of one or two lists. Every list must take the record.
+    pub(crate) fn verdict_over(first: &Self, second: Option<&Self>) -> AcceptVerdict {
+        let lists = || std::iter::once(first).chain(second);
+        let ack = first.quorum.ack();
+        if lists().all(|list| list.taken >= ack) {
             AcceptVerdict::Taken
-        } else if self.taken + pending >= self.quorum.ack() {
+        } else if lists().all(|list| list.taken + list.pending() >= ack) {
             AcceptVerdict::Pending
-        } else if self.denied > 0 {
-            AcceptVerdict::Again { above: self.above, is_nowhere: self.taken + self.unknown + pending == 0 }
+        } else if lists().any(|list| list.denied > 0) {
+            let above = lists().map(|list| list.above).max().unwrap_or(Version::ZERO);
+            let is_nowhere = lists().all(|list| list.taken + list.unknown + list.pending() == 0);
+            AcceptVerdict::Again { above, is_nowhere }
         } else {
             AcceptVerdict::Unreachable
         }

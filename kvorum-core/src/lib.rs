@@ -34,6 +34,7 @@ pub use conditional::{
     AcceptTally, AcceptVerdict, ConditionalOutcome, Fate, Lineage, Next, PrepareTally, PrepareVerdict,
     Prepared, Promise,
 };
+pub use configuration::Slot;
 pub use hlc::Hlc;
 pub use identity::{ClusterId, Run, StoreSeen};
 pub use key::{Key, KeyError};

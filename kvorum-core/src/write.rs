@@ -78,6 +78,7 @@ pub struct WriteTally {
     unknown: u16,
     overtaken: u16,
     newest: Version,
+    was_earlier: bool,
 }
 
 impl WriteTally {
@@ -101,7 +102,15 @@ impl WriteTally {
             unknown: 0,
             overtaken: 0,
             newest: Version::ZERO,
+            was_earlier: false,
         }
+    }
+
+    /// Notes that the record was sent in an earlier epoch, too. A reader there may have seen it on replicas that are not
+    /// counted here, and no replica remembers what it held before an epoch: the record is never stamped again. A
+    /// replica that refuses it now, and was sent it before, counts as of unknown answer.
+    pub fn sent_earlier(&mut self) {
+        self.was_earlier = true;
     }
 
     /// Counts a replica that took the record, or had taken it before a newer one came.
@@ -150,33 +159,60 @@ impl WriteTally {
         }
     }
 
-    /// How many replicas may hold the record, or have held it. The first holder has it from this coordinator.
-    /// After that a replica that refused it, or does not remember, may have got it from a reader that found
+    fn told(&self) -> u16 {
+        self.stored + self.superseded + self.too_late + self.contested
+    }
+
+    fn pending(&self) -> u16 {
+        self.quorum.from().saturating_sub(self.told() + self.refused + self.unknown)
+    }
+
+    /// How many replicas may have the record from this coordinator.
+    fn sent_max(&self) -> u16 {
+        self.stored + self.pending() + self.unknown
+    }
+
+    /// How many replicas may hold the record, or have held it, if some replica of the key may have it from this
+    /// coordinator. After that a replica that refused it, or does not remember, may have got it from a reader that found
     /// it on the first one. A replica that holds a newer record and never held this one never will.
-    fn holders_max(&self, pending: u16) -> u16 {
-        let from_here = self.stored + pending + self.unknown;
-        if from_here == 0 { 0 } else { from_here + self.overtaken + self.refused + self.contested }
+    fn holders_max(&self, is_anywhere: bool) -> u16 {
+        if is_anywhere { self.sent_max() + self.overtaken + self.refused + self.contested } else { 0 }
     }
 
     /// The next step of the write.
     pub fn verdict(&self) -> WriteVerdict {
-        let ack = self.quorum.ack();
-        let told = self.stored + self.superseded + self.too_late + self.contested;
-        let pending = self.quorum.from().saturating_sub(told + self.refused + self.unknown);
-        if self.confirmed() >= ack {
+        Self::verdict_over(self, None)
+    }
+
+    /// The next step of a write, with a tally for each of one or two lists.
+    ///
+    /// A reader needs [`Quorum::visible_from`] holders in *one* list: in the epochs before and after this one, it may read
+    /// and write back to either list alone. So the record is invisible only if each list says so, and what one list
+    /// decides by itself decides nothing: the list that has the most holders decides between a new stamp and a ballot.
+    /// The first holder may be on either list: a reader brings the record from one to the other.
+    pub(crate) fn verdict_over(first: &Self, second: Option<&Self>) -> WriteVerdict {
+        let lists = || std::iter::once(first).chain(second);
+        let ack = first.quorum.ack();
+        let is_anywhere = lists().any(|list| list.sent_max() > 0);
+        let may_be_seen =
+            |list: &Self| list.was_earlier || list.holders_max(is_anywhere) >= list.visible_from;
+        let above = lists().map(|list| list.newest).max().unwrap_or(Version::ZERO);
+        if lists().all(|list| list.confirmed() >= ack) {
             WriteVerdict::Reached
-        } else if told + pending < ack {
+        } else if lists().any(|list| list.told() + list.pending() < ack) {
             WriteVerdict::Unreachable
-        } else if self.confirmed() + pending >= ack {
+        } else if lists().all(|list| list.confirmed() + list.pending() >= ack) {
             WriteVerdict::Pending
-        } else if self.holders_max(pending) >= self.visible_from {
-            match (self.contested, pending) {
-                (0, 0) => WriteVerdict::Unreachable,
-                (0, _) => WriteVerdict::Pending,
-                _ => WriteVerdict::Ballot { above: self.newest },
+        } else if lists().any(may_be_seen) {
+            if lists().any(|list| list.contested > 0) {
+                WriteVerdict::Ballot { above }
+            } else if lists().any(|list| list.pending() > 0) {
+                WriteVerdict::Pending
+            } else {
+                WriteVerdict::Unreachable
             }
-        } else if told >= ack {
-            WriteVerdict::StampAgain { above: self.newest }
+        } else if lists().all(|list| list.told() >= ack) {
+            WriteVerdict::StampAgain { above }
         } else {
             WriteVerdict::Pending
         }

@@ -8,6 +8,7 @@
 //! - [`report`] prints the outcome in wrk2's style, [`hdr_log`] writes histograms for other tools,
 //!   [`find_max`] searches for the highest rate, [`monitor`] watches a run; [`cli`] combines them as `kvorum
 //!   bench`;
+//! - [`chain`] checks conditional writes;
 //! - [`machine`] reads the kernel's figures: steal, CPU time, memory; [`fdatasync`] measures the device
 //!   alone;
 //! - [`suite`] is `make bench`: the node beside the bare responder, in rows, with the aims;
@@ -20,6 +21,7 @@
 use std::time::Duration;
 
 pub mod ask;
+pub mod chain;
 pub mod cli;
 pub mod dataset;
 pub mod error;

@@ -28,22 +28,11 @@ pub fn parse_count(text: &str) -> Result<u64, String> {
     count.and_then(|count| count.checked_mul(scale)).ok_or_else(|| format!("not a whole number: {text:?}"))
 }
 
-/// Reads `500ms`, `30s`, `7m`, `1h`, or a bare number of seconds; decimals allowed, more than 0.
+/// Reads a duration above 0 in the [grammar of all of kvorum](kvorum_units::duration).
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
-    let split = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(split);
-    let scale = match unit {
-        "us" => 1e-6,
-        "ms" => 1e-3,
-        "" | "s" => 1.0,
-        "m" => 60.0,
-        "h" => 3600.0,
-        _ => return Err(format!("unknown unit {unit:?}: us, ms, s, m or h")),
-    };
-    let seconds = number.parse::<f64>().map_err(|_| format!("not a number: {number:?}"))? * scale;
-    match Duration::try_from_secs_f64(seconds) {
-        Ok(duration) if !duration.is_zero() => Ok(duration),
-        _ => Err(format!("not a duration above 0: {text:?}")),
+    match kvorum_units::duration(text) {
+        Some(duration) if !duration.is_zero() => Ok(duration),
+        _ => Err(format!("not a duration above 0, such as 500ms, 30s, 7m or a number of seconds: {text:?}")),
     }
 }
 
@@ -102,7 +91,7 @@ pub fn date(seconds: u64) -> String {
 mod tests {
     use super::*;
 
-    /// Goal: durations are parsed as the usual tools parse them. Method: a table.
+    /// Goal: durations are parsed as everywhere in kvorum, and none is zero. Method: a table.
     #[test]
     fn durations_are_read() {
         let check = |text: &str, millis: u64| {
@@ -114,7 +103,7 @@ mod tests {
         check("500ms", 500);
         check("7m", 420_000);
         check("1h", 3_600_000);
-        for bad in ["", "s", "0", "-1s", "1d", "1 s", "inf", "nan", "1e400"] {
+        for bad in ["", "s", "0", "-1s", "1w", "1 s", "inf", "nan", "1e400"] {
             assert!(parse_duration(bad).is_err(), "{bad:?} must be refused");
         }
     }

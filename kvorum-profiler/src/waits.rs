@@ -24,7 +24,7 @@ pub enum Wait {
     /// The commit thread waits for the engine to sync earlier writes.
     StorageSync,
     /// A group's answers wait until the network thread takes them.
-    CourierAnswers,
+    Completions,
     /// A job waits in the queue until a worker takes it.
     PoolQueue,
     /// A message waits, from its encoding, until the connection to the peer has taken it.
@@ -46,7 +46,7 @@ impl Wait {
         Self::StorageBackground,
         Self::StorageCommit,
         Self::StorageSync,
-        Self::CourierAnswers,
+        Self::Completions,
         Self::PoolQueue,
         Self::PeerSendQueue,
         Self::PeerReply,
@@ -61,7 +61,7 @@ impl Wait {
         match self {
             Self::StorageBackground | Self::StorageCommit | Self::StorageSync => Some("kvorum:commit"),
             Self::CommitQueue
-            | Self::CourierAnswers
+            | Self::Completions
             | Self::PoolQueue
             | Self::PeerSendQueue
             | Self::PeerReply
@@ -78,7 +78,7 @@ impl Wait {
             Self::StorageBackground => "storage: background",
             Self::StorageCommit => "storage: commit",
             Self::StorageSync => "storage: sync",
-            Self::CourierAnswers => "commit: answers",
+            Self::Completions => "commit: answers",
             Self::PoolQueue => "pool: queue",
             Self::PeerSendQueue => "peer: send queue",
             Self::PeerReply => "peer: reply",

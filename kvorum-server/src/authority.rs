@@ -107,6 +107,15 @@ impl Authority {
             Host::V6(address) => address.to_canonical().is_loopback(),
         }
     }
+
+    /// Whether the host is no machine: an address to listen on that stands for all of a machine's own.
+    pub fn is_unspecified(&self) -> bool {
+        match &self.host {
+            Host::Name(_) => false,
+            Host::V4(address) => address.is_unspecified(),
+            Host::V6(address) => address.to_canonical().is_unspecified(),
+        }
+    }
 }
 
 impl fmt::Display for Authority {
@@ -156,6 +165,12 @@ fn parse_name(text: &str) -> Option<Host> {
         return None;
     }
     Some(name.parse().map_or(Host::Name(name), Host::V4))
+}
+
+/// The URL of a node without a path, in its normal form under RFC 3986.
+pub(crate) fn node_url(text: &str) -> Option<String> {
+    let (scheme, authority) = Authority::of_url(text)?;
+    Some(format!("{}://{authority}", scheme.name()))
 }
 
 #[cfg(test)]

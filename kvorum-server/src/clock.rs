@@ -3,7 +3,7 @@
 use crate::canary::{self, Canary};
 use kvorum_core::{UnixMillis, Version, hlc};
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -81,7 +81,7 @@ pub fn secret_bytes<const N: usize>() -> std::io::Result<[u8; N]> {
 
 /// The limit for a node that is alone. No other clock can be wrong, and the node must be able to accept the timestamps
 /// of its own past, whatever its clock showed.
-const LIMIT_ALONE: Duration = Duration::from_hours(24 * 36_500);
+const LIMIT_ALONE_MILLIS: u64 = 24 * 36_500 * 3_600_000;
 
 /// How this node's clock compares with the other nodes' clocks. A node stands down if its clock is off, disputed, or
 /// has just moved. It then destroys nothing and coordinates no writes until its clock is known to be right.
@@ -120,7 +120,8 @@ const MOVED_MILLIS_MAX: u64 = 1000;
 pub struct TimestampBound {
     clock: Arc<dyn Clock>,
     limit_millis: u64,
-    is_alone: bool,
+    /// Whether there is no other node: then no other clock can be wrong.
+    is_alone: AtomicBool,
     refused: AtomicU64,
     // Guards the latest judgement; held for one read or change.
     judged: Mutex<Judged>,
@@ -157,17 +158,40 @@ impl TimestampBound {
         // The standing counts from now on, so that setting the clock before any node was asked is noticed as well.
         let judged = Judged { standing: ClockStanding::Unasked, mono: clock.mono(), wall: clock.wall() };
         let (refused, judged) = (AtomicU64::new(0), Mutex::new(judged));
-        Self { clock, limit_millis, is_alone: false, refused, judged }
+        Self { clock, limit_millis, is_alone: AtomicBool::new(false), refused, judged }
     }
 
     /// The bound of a node that is alone.
     pub fn alone(clock: Arc<dyn Clock>) -> Self {
-        Self { is_alone: true, ..Self::new(clock, LIMIT_ALONE) }
+        Self::alone_at_first(clock, Duration::from_millis(LIMIT_ALONE_MILLIS))
     }
 
-    /// The limit, in milliseconds.
+    /// The bound `limit` ahead of `clock`, for a node that is alone now, and may get peers.
+    pub fn alone_at_first(clock: Arc<dyn Clock>, limit: Duration) -> Self {
+        Self { is_alone: AtomicBool::new(true), ..Self::new(clock, limit) }
+    }
+
+    /// Notes whether this node is alone now. One that gets peers has not been judged by their clocks yet.
+    pub fn note_alone(&self, is_alone: bool) {
+        let was_alone = self.is_alone.swap(is_alone, Ordering::SeqCst);
+        if was_alone && !is_alone {
+            let (mono, wall) = (self.clock.mono(), self.clock.wall());
+            *self.judged() = Judged { standing: ClockStanding::Unasked, mono, wall };
+        }
+    }
+
+    fn is_alone(&self) -> bool {
+        self.is_alone.load(Ordering::SeqCst)
+    }
+
+    /// The limit now, in milliseconds.
     pub fn limit_millis(&self) -> u64 {
-        self.limit_millis
+        if self.is_alone() { LIMIT_ALONE_MILLIS } else { self.limit_millis }
+    }
+
+    /// The highest clock word that is accepted beside other nodes.
+    pub fn max_beside_others(&self) -> u64 {
+        hlc::believed_max(self.clock.wall(), self.limit_millis)
     }
 
     /// Records how this node's clock compares with the others now. Returns the previous record.
@@ -186,7 +210,7 @@ impl TimestampBound {
 
     /// How this node's clock compares with the others. A node that is alone always counts as confirmed.
     pub fn standing(&self) -> ClockStanding {
-        if self.is_alone {
+        if self.is_alone() {
             return ClockStanding::Confirmed;
         }
         let judged = *self.judged();
@@ -194,7 +218,7 @@ impl TimestampBound {
         let age_millis = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
         let moved = self.clock.wall().0.abs_diff(judged.wall.0.saturating_add(age_millis));
         match judged.standing {
-            _ if moved > self.limit_millis => ClockStanding::Moved,
+            _ if moved > self.limit_millis() => ClockStanding::Moved,
             ClockStanding::Confirmed if age > CONFIRMED_AGE_MAX || moved > MOVED_MILLIS_MAX => {
                 ClockStanding::Unknown
             }
@@ -216,8 +240,8 @@ impl TimestampBound {
 
     /// When `expires` has passed on every node whose clock is within the limit of a majority, by this node's clock.
     pub fn surely_passed_at(&self, expires: UnixMillis) -> UnixMillis {
-        let asks_nobody = self.is_alone || canary::is(Canary::ExpiresByOneClock);
-        expires.saturating_add(if asks_nobody { 0 } else { self.limit_millis.saturating_mul(2) })
+        let asks_nobody = self.is_alone() || canary::is(Canary::ExpiresByOneClock);
+        expires.saturating_add(if asks_nobody { 0 } else { self.limit_millis().saturating_mul(2) })
     }
 
     /// Whether this node's clock is, or may well be, wrong, so that the node stands down.
@@ -246,7 +270,7 @@ impl TimestampBound {
 
     /// The highest clock word that is accepted now.
     pub fn max(&self) -> u64 {
-        hlc::believed_max(self.clock.wall(), self.limit_millis)
+        hlc::believed_max(self.clock.wall(), self.limit_millis())
     }
 
     /// Refuses `timestamp`, a clock word, if it is above [`Self::max`].
@@ -260,7 +284,7 @@ impl TimestampBound {
         self.refused.fetch_add(1, Ordering::Relaxed);
         let millis = Version::from_words(timestamp, 0).millis().0;
         let ahead_millis = millis.saturating_sub(self.clock.wall().0);
-        Err(TooFarAhead { timestamp, ahead_millis, limit_millis: self.limit_millis })
+        Err(TooFarAhead { timestamp, ahead_millis, limit_millis: self.limit_millis() })
     }
 
     /// How many timestamps were refused.
@@ -388,6 +412,28 @@ mod tests {
         assert_eq!(bound.check(word(last + 1)), Ok(()));
         clock.set_wall(0);
         assert!(bound.check(word(last)).is_err());
+    }
+
+    /// A node that gets peers is bound by the limit from then on, and is not confirmed until they have answered; one that is left
+    /// alone confirms itself.
+    #[test]
+    fn a_node_that_gets_peers_is_judged_by_them() {
+        let clock = ManualClock::at(1_000_000);
+        let bound =
+            TimestampBound::alone_at_first(Arc::clone(&clock) as Arc<dyn Clock>, Duration::from_mins(1));
+        let later = word(1_000_000 + 3_600_000);
+        assert!(bound.may_destroy() && bound.check(later).is_ok() && later > bound.max_beside_others());
+        assert_eq!(bound.surely_passed_at(UnixMillis(5)), UnixMillis(5));
+        clock.set_wall(1_000_000 + 7_200_000);
+        bound.note_alone(false);
+        assert!(!bound.stands_down(), "the clock was set while no other node could be told");
+        assert!(!bound.may_destroy() && bound.check(word(clock.wall().0 + 3_600_000)).is_err());
+        assert_eq!(
+            (bound.limit_millis(), bound.surely_passed_at(UnixMillis(5))),
+            (60_000, UnixMillis(120_005))
+        );
+        bound.note_alone(true);
+        assert!(bound.may_destroy());
     }
 
     /// A node that is alone accepts its own timestamps from when its clock was an hour ahead, but not the highest

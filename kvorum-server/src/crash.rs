@@ -83,9 +83,9 @@ points! {
     /// Every write in a group has been answered.
     CommitAnswered = "commit-answered",
     /// Rows of the index are about to be flushed into its tree, and the records that they index are synced.
-    FoldBefore = "fold-before",
+    IndexFlushBefore = "index-flush-before",
     /// The rows are flushed, and still in the log.
-    FoldAfter = "fold-after",
+    IndexFlushAfter = "index-flush-after",
     /// The sync interval is over: unsynced writes are about to be synced.
     IntervalBeforeSync = "interval-before-sync",
     /// They are synced.
@@ -119,10 +119,10 @@ points! {
     /// That is recorded.
     VotesAfter = "votes-after",
     /// Tombstone GC is about to record that all nodes held the same.
-    SettleBefore = "settle-before",
+    AgreeBefore = "agree-before",
     /// That is recorded, and no other node has been told.
-    SettleAfter = "settle-after",
-    /// Tombstone GC is about to record that all nodes have settled.
+    AgreeAfter = "agree-after",
+    /// Tombstone GC is about to record that all nodes have agreed.
     SealBefore = "seal-before",
     /// That is recorded, and no other node has been told.
     SealAfter = "seal-after",
@@ -138,6 +138,22 @@ points! {
     DropBefore = "drop-before",
     /// The batch is dropped.
     DropAfter = "drop-after",
+    /// A promise about the next configuration, or its acceptance, is about to be stored.
+    BallotBefore = "ballot-before",
+    /// That is stored, and no proposer has been told.
+    BallotAfter = "ballot-after",
+    /// A configuration that was decided is about to be adopted.
+    EpochBefore = "epoch-before",
+    /// It is stored, and no other node has been told.
+    EpochAfter = "epoch-after",
+    /// The store has taken all that it lacks from a peer in this epoch, and a change is about to count that.
+    ComparedBefore = "compared-before",
+    /// It counts, and no other node has been told.
+    ComparedAfter = "compared-after",
+    /// A batch of records that other nodes own since a change has ended is about to be dropped.
+    UnownedBefore = "unowned-before",
+    /// The batch is dropped.
+    UnownedAfter = "unowned-after",
     /// An outdated store has dropped all such records, and is about to adopt the other nodes' floors.
     AdoptBefore = "adopt-before",
     /// The floors are stored.
@@ -171,8 +187,8 @@ points! {
 impl Point {
     /// The steps of tombstone GC, by which deleted records are purged.
     pub const PURGING: &[Self] = &[
-        Self::SettleBefore,
-        Self::SettleAfter,
+        Self::AgreeBefore,
+        Self::AgreeAfter,
         Self::SealBefore,
         Self::SealAfter,
         Self::ReleaseBefore,
@@ -180,6 +196,12 @@ impl Point {
         Self::PurgeBefore,
         Self::PurgeAfter,
     ];
+    /// The steps of deciding a configuration.
+    pub const DECIDING: &[Self] =
+        &[Self::BallotBefore, Self::BallotAfter, Self::EpochBefore, Self::EpochAfter];
+    /// The steps of moving partitions, besides those of deciding.
+    pub const MOVING: &[Self] =
+        &[Self::ComparedBefore, Self::ComparedAfter, Self::UnownedBefore, Self::UnownedAfter];
     /// The steps of an outdated store after it meets the other nodes.
     pub const ADOPTING: &[Self] = &[Self::DropBefore, Self::DropAfter, Self::AdoptBefore, Self::AdoptAfter];
     /// The steps of a store that met a full disk, once there is space.

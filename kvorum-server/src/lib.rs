@@ -19,6 +19,7 @@ pub mod http;
 pub mod log;
 mod log_limit;
 pub mod machine;
+pub mod membership;
 pub mod metrics;
 pub mod node;
 mod part;

@@ -147,11 +147,13 @@ pub enum CallKind {
     Repair,
     /// Agrees on what may be purged.
     TombstoneGc,
+    /// Agrees on configurations, and passes them on.
+    Membership,
 }
 
 impl CallKind {
     /// All kinds, in the order of their numbers.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Apply,
         Self::Get,
         Self::Newest,
@@ -161,6 +163,7 @@ impl CallKind {
         Self::Hints,
         Self::Repair,
         Self::TombstoneGc,
+        Self::Membership,
     ];
 
     /// The name in `/metrics`.
@@ -175,6 +178,7 @@ impl CallKind {
             Self::Hints => "hints",
             Self::Repair => "repair",
             Self::TombstoneGc => "tombstone-gc",
+            Self::Membership => "membership",
         }
     }
 }

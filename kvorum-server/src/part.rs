@@ -68,6 +68,8 @@ parts! {
     PeerSecretWatch = "secrets", Restart;
     /// The thread that watches the files of certificates and keys.
     TlsWatch = "tls", Restart;
+    /// The thread on which a node waits that is to join a cluster, and opens its layers then.
+    Join = "join", StopNode;
     /// The thread that writes the audit log.
     Audit = "audit", Restart;
     /// A thread's task that ends connections which take too long.
@@ -80,6 +82,8 @@ parts! {
     HintDrain = "hint-drain", DoneOrStopNode;
     /// A thread's task that connects to one peer.
     Link = "link", Restart;
+    /// A thread's task that starts and ends its links and tasks with the members of the cluster.
+    Members = "members", Restart;
     /// A thread's task that records the state of its links.
     Gauges = "gauges", Restart;
     /// The task that samples the node's load.
@@ -94,6 +98,10 @@ parts! {
     Handoff = "handoff", Restart;
     /// The task that sends heartbeats to one peer.
     Heartbeat = "heartbeat", Restart;
+    /// The task that tells one peer this node's epoch, and asks it for later configurations.
+    CatchUp = "catch-up", Restart;
+    /// The task that takes the steps of a change of members.
+    ChangeDriver = "driver", Restart;
     /// The anti-entropy task, which keeps this node and one peer in sync.
     AntiEntropy = "anti-entropy", Restart;
     /// The task that repairs damaged records.
@@ -102,6 +110,8 @@ parts! {
     Scrub = "scrub", Restart;
     /// The task that sets the rate limit of background work.
     RateLimit = "rate-limit", Restart;
+    /// The task that drops records which this node no longer owns.
+    Drop = "drop", Restart;
     /// The tombstone GC task, which finds out up to where all nodes agree.
     TombstoneGc = "tombstone-gc", Restart;
     /// The task that purges records that no node needs any more.

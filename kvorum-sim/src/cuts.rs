@@ -8,7 +8,7 @@ use crate::plan::{CutPlan, Plan};
 use crate::seed::Stream;
 use crate::trace::Trace;
 use bytes::Bytes;
-use kvorum_core::{Key, NodeIndex, Record};
+use kvorum_core::{Key, Record, Slot};
 use kvorum_server::coordinator::Shared;
 use kvorum_server::replica::CutStep;
 use std::cell::RefCell;
@@ -19,6 +19,8 @@ use std::time::Duration;
 
 /// How long a node may take for a step: a paused one is left out.
 const STEP_MAX: Duration = Duration::from_secs(2);
+/// The time between two looks whether a node has closed by itself.
+const LOOK_EVERY: Duration = Duration::from_millis(1);
 /// Bytes of records that are read at a time.
 const PART_BYTES: usize = 4096;
 const AGE_MAX: Duration = Duration::from_hours(1);
@@ -28,7 +30,8 @@ const AGE_MAX: Duration = Duration::from_hours(1);
 pub struct Taken {
     /// The timestamp, inclusive.
     pub upto: u64,
-    /// Before the first node was told to close: whatever was acknowledged by then must be in it.
+    /// When no node had closed yet: whatever was acknowledged by then must be in it. A node closes when it is told to, or before
+    /// its first record above the timestamp.
     pub closing: Duration,
     /// After the last node had closed: whatever began later must not be in it.
     pub closed: Duration,
@@ -92,6 +95,11 @@ impl Source {
         matches!(tokio::time::timeout(STEP_MAX, self.shared.take_cut_step(step)).await, Ok(Ok(())))
     }
 
+    /// Whether its cut has closed.
+    fn has_closed(&self) -> bool {
+        self.shared.replica.cut_view().is_some_and(|cut| cut.digests.is_some())
+    }
+
     /// All records of the snapshot; none when it is gone.
     async fn read(&self, upto: u64, nodes: &Nodes) -> Option<Vec<(Bytes, Record)>> {
         let start = Key::new(Bytes::from_static(b"\0")).ok()?;
@@ -113,6 +121,19 @@ impl Source {
     }
 }
 
+/// Like [`pause`]. Moves `closing` on for as long as none of `armed` has closed.
+async fn pause_watching(stream: &mut Stream, max: Duration, armed: &[Source], closing: &mut Duration) {
+    let end = now() + stream.duration(Duration::ZERO, max);
+    while !armed.iter().any(Source::has_closed) {
+        *closing = now();
+        if now() >= end {
+            return;
+        }
+        tokio::time::sleep(LOOK_EVERY.min(end.saturating_sub(now()))).await;
+    }
+    tokio::time::sleep(end.saturating_sub(now())).await;
+}
+
 async fn pause(stream: &mut Stream, max: Duration) {
     let pause = stream.duration(Duration::ZERO, max);
     if !pause.is_zero() {
@@ -132,15 +153,14 @@ async fn take(plan: &Plan, cut: CutPlan, stream: &mut Stream, nodes: &Nodes) -> 
     let highest = sources.iter().map(|source| source.shared.cut_reading()).max()?;
     let ahead = crate::millis(cut.ahead);
     let upto = ((highest >> 16) + ahead) << 16 | 0xffff;
-    let mut armed = Vec::new();
+    let (mut armed, mut closing) = (Vec::new(), now());
     for source in sources {
-        pause(stream, cut.pause_max).await;
+        pause_watching(stream, cut.pause_max, &armed, &mut closing).await;
         if source.order(CutStep::Arm { upto, age_max: AGE_MAX }).await {
             armed.push(source);
         }
     }
-    pause(stream, cut.pause_max * 4).await;
-    let closing = now();
+    pause_watching(stream, cut.pause_max * 4, &armed, &mut closing).await;
     sources = Vec::new();
     for source in armed {
         pause(stream, cut.pause_max).await;
@@ -169,9 +189,10 @@ async fn take(plan: &Plan, cut: CutPlan, stream: &mut Stream, nodes: &Nodes) -> 
         }
     }
     let (cluster, default) = (cluster?, plan.default_replicas());
-    let covered = kvorum_core::Partition::all(cluster.topology().partition_bits()).map(|partition| {
-        let list = cluster.preference_list(partition).iter().take(usize::from(default.from));
-        let has = |index: &&NodeIndex| indexes.contains(*index);
+    let view = cluster.view();
+    let covered = kvorum_core::Partition::all(cluster.partition_bits()).map(|partition| {
+        let list = view.preference_list(partition).iter().take(usize::from(default.from));
+        let has = |index: &&Slot| indexes.contains(*index);
         list.filter(has).count() >= usize::from(default.ack)
     });
     taken.is_covered = covered.collect();

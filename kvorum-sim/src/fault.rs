@@ -76,11 +76,15 @@ pub enum FaultKind {
     ForeignDisk,
     /// A node has a wrong peer secret for a while.
     WrongSecret,
+    /// An operator changes the configuration of the cluster at a node.
+    Change,
+    /// A machine that was removed waits to join again, with an empty disk.
+    Rejoin,
 }
 
 impl FaultKind {
     /// All kinds.
-    pub const ALL: [Self; 33] = [
+    pub const ALL: [Self; 35] = [
         Self::Restart,
         Self::PowerLoss,
         Self::PowerLossOfAll,
@@ -114,6 +118,8 @@ impl FaultKind {
         Self::RestartAlone,
         Self::ForeignDisk,
         Self::WrongSecret,
+        Self::Change,
+        Self::Rejoin,
     ];
 
     /// The kind's name.
@@ -152,6 +158,8 @@ impl FaultKind {
             Self::RestartAlone => "restart-alone",
             Self::ForeignDisk => "foreign-disk",
             Self::WrongSecret => "wrong-secret",
+            Self::Change => "change",
+            Self::Rejoin => "rejoin",
         }
     }
 
@@ -170,18 +178,22 @@ impl FaultKind {
                 | Self::ClockJump
                 | Self::ClockDrift
                 | Self::PausedWorkers
+                | Self::Change
         )
     }
 
     /// Whether it may make a request fail. Clocks are not trusted, so a wrong one is no excuse; and no
-    /// request needs a worker.
+    /// request needs a worker. A change that is planned must cost no request.
     pub fn disturbs(self) -> bool {
-        !matches!(self, Self::ClockJump | Self::ClockDrift | Self::PausedWorkers)
+        !matches!(
+            self,
+            Self::ClockJump | Self::ClockDrift | Self::PausedWorkers | Self::Change | Self::Rejoin
+        )
     }
 
-    /// Whether it comes once in a run at most, at its end.
+    /// Whether it comes once in a run at most, or as seldom.
     pub(crate) fn is_once_a_run(self) -> bool {
-        self == Self::StaggeredRestore
+        matches!(self, Self::StaggeredRestore | Self::Rejoin)
     }
 
     /// Whether it needs several nodes.
@@ -391,6 +403,18 @@ pub enum Fault {
         /// Whether its disk is a copy, made file by file.
         is_copied: bool,
     },
+    /// At `node` the stores are named, or the next configuration is proposed.
+    Change {
+        /// The node.
+        node: u16,
+        /// Chooses the change.
+        choice: u64,
+    },
+    /// A machine that is no member any more is started with an empty disk, and waits to join.
+    Rejoin {
+        /// Chooses the machine, if there are several.
+        choice: u64,
+    },
     /// Some workers of `node` are paused. A restart of the node ends the pause.
     PausedWorkers {
         /// The node.
@@ -497,6 +521,8 @@ impl fmt::Display for Fault {
             Self::ForeignDisk { node, choice } => write!(f, "node {node}, keys {choice:016x}"),
             Self::ClockDrift { node, ppm } => write!(f, "node {node} {ppm:+} ppm"),
             Self::PausedWorkers { node, choice } => write!(f, "node {node}, workers {choice:b}"),
+            Self::Change { node, choice } => write!(f, "at node {node}, change {choice:016x}"),
+            Self::Rejoin { choice } => write!(f, "of a removed machine, {choice:016x}"),
         }
     }
 }

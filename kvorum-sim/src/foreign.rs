@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 use kvorum_core::{ClusterId, NodeId, Record, Token, UnixMillis, Value, Version};
-use kvorum_server::storage::delta::{Delta, Folding};
+use kvorum_server::storage::delta::{Delta, Flushing};
 use kvorum_server::storage::format::{self, Mark};
 use kvorum_server::storage::memory::{DiskCopy, MemoryEngine};
 use kvorum_server::storage::{Batch, Change, Durability, Engine, EngineError, Keyspace};
@@ -71,7 +71,7 @@ pub fn foreign(
     }
     // The node wraps its engine in the same way: the rows of the index go to the log. Digests are not stored.
     let indexed =
-        Delta::open(Arc::clone(&engine) as _, INDEX_BYTES, Folding::Within, &Supervisor::default())?;
+        Delta::open(Arc::clone(&engine) as _, INDEX_BYTES, Flushing::Within, &Supervisor::default())?;
     indexed.commit(batch, Durability::Synced)?;
     Ok(ForeignDisk { disk: engine.copy_of_files(), written })
 }
@@ -116,7 +116,7 @@ mod tests {
         assert_ne!(format::decode_cluster_id(&id).unwrap(), Some(ours));
         let engine = Arc::new(engine);
         let indexed =
-            Delta::open(Arc::clone(&engine) as _, INDEX_BYTES, Folding::Within, &Supervisor::default())
+            Delta::open(Arc::clone(&engine) as _, INDEX_BYTES, Flushing::Within, &Supervisor::default())
                 .unwrap();
         for (key, at) in stored {
             let row = engine.get(Keyspace::Records, key.as_bytes()).unwrap().unwrap();

@@ -10,11 +10,11 @@ use crate::net::{SimConnector, authority_of};
 use crate::plan::Plan;
 use crate::trace::Trace;
 use bytes::Bytes;
-use kvorum_core::{Key, NodeId, NodeIndex, Record, Run, StoreSeen, Token, UnixMillis, Value, Version};
+use kvorum_core::{Key, NodeId, Record, Run, Slot, StoreSeen, Token, UnixMillis, Value, Version};
 use kvorum_server::coordinator::Shared;
 use kvorum_server::peer::{
-    ApplyKind, HandshakeError, Hello, Link, LinkObserver, LinkParts, PeerAuth, PeerAuthMode, ROSTER_LEN_MAX,
-    Request, Secrets, Setback, StepKind, Timestamp,
+    ApplyKind, HandshakeError, Hello, Link, LinkObserver, LinkParts, PeerAuth, PeerAuthMode,
+    REGISTRY_LEN_MAX, Request, Secrets, Setback, StepKind, Timestamp,
 };
 use kvorum_server::replica::Floor;
 use kvorum_server::supervise::Supervisor;
@@ -44,12 +44,13 @@ pub async fn send(
     connector: SimConnector,
     trace: &Trace,
 ) {
-    let greeting = Arc::clone(&shared);
+    let (greeting, working) = (Arc::clone(&shared), Arc::clone(&shared));
     let link = Link::start(LinkParts {
         authority: authority_of(forgery.node),
-        peer: shared.cluster.id_of(NodeIndex(forgery.node)),
+        peer: shared.cluster.id_of(Slot(forgery.node)),
         connector: Rc::new(connector),
         hello: Box::new(move || greeting.cluster.hello(greeting.clock.wall())),
+        epoch: Box::new(move || working.cluster.placed_since()),
         clock: Arc::clone(&shared.clock),
         limits: Arc::clone(&shared.peer_limits),
         auth: Arc::new(auth_of(forgery.choice)),
@@ -110,11 +111,11 @@ fn message(choice: u64, plan: &Plan, now: Duration) -> Request {
         return Request::Apply { key, record, kind: ApplyKind::Write };
     }
     let record = Record { version, from, expires: None, value, conditional: None };
-    let floor = Floor { settled: future, sealed: future, purged: 0 };
+    let floor = Floor { agreed: future, sealed: future, purged: 0 };
     let future = Timestamp(future);
     // A floor that could be true. Nothing may follow from it, because a request's sender cannot be known.
     let sealed = clock_word(wall, Duration::ZERO);
-    let believed = Floor { settled: sealed, sealed, purged: 0 };
+    let believed = Floor { agreed: sealed, sealed, purged: 0 };
     let versions = |floor| Request::Versions { partition, after: None, bytes: 1 << 10, floor };
     let step = |kind| Request::Step { kind, round: 1, upto: future, partitions: vec![partition] };
     match below(12) {
@@ -122,12 +123,12 @@ fn message(choice: u64, plan: &Plan, now: Duration) -> Request {
         2 => Request::Apply { key, record, kind: ApplyKind::Hint },
         3 => Request::Apply { key, record, kind: ApplyKind::ReadRepair },
         4 => Request::Survey { agreed: vec![future], held_by: None },
-        5 => step(StepKind::Settle),
+        5 => step(StepKind::Agree),
         6 => versions(floor),
         7 | 8 => versions(believed),
         9 => step(StepKind::Seal),
         10 => Request::Close { round: 1, upto: future, by_scan: false, partitions: vec![partition] },
-        _ => Request::Ping { wall: UnixMillis(future.0), cluster_id: None, roster: strangers() },
+        _ => Request::Ping { wall: UnixMillis(future.0), cluster_id: None, registry: strangers() },
     }
 }
 
@@ -138,7 +139,7 @@ fn strangers() -> Vec<StoreSeen> {
         store: u128::from(number),
         run: Run { number: 1, nonce: 1 },
     };
-    (0..ROSTER_LEN_MAX as u64).map(stranger).collect()
+    (0..REGISTRY_LEN_MAX as u64).map(stranger).collect()
 }
 
 fn clock_word(wall: UnixMillis, ahead: Duration) -> u64 {

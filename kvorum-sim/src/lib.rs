@@ -26,6 +26,7 @@ pub mod net;
 pub mod node;
 pub mod plan;
 pub mod report;
+pub mod restore;
 pub mod run;
 pub mod seed;
 pub mod tally;

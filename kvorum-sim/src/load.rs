@@ -14,7 +14,7 @@ use crate::trace::Trace;
 use bytes::Bytes;
 use kvorum_core::Version;
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -55,6 +55,10 @@ pub struct Load {
     counted: RefCell<Vec<CounterOperation>>,
     /// Of each counter, the digit of its next add.
     digits: RefCell<BTreeMap<u16, u32>>,
+    /// The nodes that are asked: all that ever were members.
+    asked: RefCell<Vec<u16>>,
+    /// The members of now.
+    members: RefCell<Vec<u16>>,
     /// The version that each client knows of each key.
     seen: RefCell<BTreeMap<(u16, Bytes), Version>>,
     trace: Trace,
@@ -63,7 +67,10 @@ pub struct Load {
 impl Load {
     /// The load of `plan`.
     pub fn new(plan: Plan, trace: Trace) -> Rc<Self> {
+        let nodes: Vec<u16> = (0..plan.nodes).collect();
         Rc::new(Self {
+            asked: RefCell::new(nodes.clone()),
+            members: RefCell::new(nodes),
             plan,
             stage: Cell::new(Stage::Load),
             done: Cell::new(None),
@@ -74,6 +81,38 @@ impl Load {
             seen: RefCell::default(),
             trace,
         })
+    }
+
+    /// Makes all operations that begin from now on have numbers from `id` on.
+    pub fn number_from(&self, id: u64) {
+        self.next.set(id);
+    }
+
+    /// Says which nodes are members now.
+    pub fn note_members(&self, members: &BTreeSet<u16>) {
+        self.members.replace(members.iter().copied().collect());
+        let mut asked = self.asked.borrow_mut();
+        let before = asked.len();
+        let new: Vec<u16> = members.iter().copied().filter(|node| !asked.contains(node)).collect();
+        asked.extend(new);
+        if asked.len() > before {
+            asked.sort_unstable();
+        }
+    }
+
+    /// The nodes that are asked: all that ever were members.
+    pub fn asked(&self) -> Vec<u16> {
+        self.asked.borrow().clone()
+    }
+
+    /// One of the nodes that are asked.
+    fn node(&self, stream: &mut Stream) -> u16 {
+        stream.pick(&self.asked.borrow()).copied().unwrap_or(0)
+    }
+
+    /// Adds an operation that was carried out elsewhere.
+    pub fn note(&self, operation: Operation) {
+        self.operations.borrow_mut().push(operation);
     }
 
     /// Starts `stage`.
@@ -131,7 +170,7 @@ impl Load {
             if now() >= self.plan.length {
                 return;
             }
-            let node = stream.between_u16(0, self.plan.nodes - 1);
+            let node = self.node(&mut stream);
             let is_read = stream.percent(40);
             let digit = if is_read { None } else { self.next_digit(counter) };
             self.perform_on_counter(&mut http, number, node, counter, digit).await;
@@ -176,7 +215,8 @@ impl Load {
         let mut http = HttpClient::new();
         // After a restore the numbers are those of the backups.
         if self.stage.get() == Stage::FinalReads {
-            for (counter, node) in (0..self.plan.counters).zip((0..self.plan.nodes).cycle()) {
+            let members = self.members.borrow().clone();
+            for (counter, node) in (0..self.plan.counters).zip(members.into_iter().cycle()) {
                 self.perform_on_counter(&mut http, 0, node, counter, None).await;
             }
         }
@@ -214,14 +254,22 @@ impl Load {
             if now() >= self.plan.length {
                 return;
             }
-            let node = stream.between_u16(0, self.plan.nodes - 1);
+            let turn = client.turns.iter().min_by_key(|turn| turn.wait(now()));
+            let wait = turn.map_or(Duration::ZERO, |turn| turn.wait(now()));
+            if !wait.is_zero() {
+                tokio::time::sleep(wait).await;
+                continue;
+            }
+            let node = self.node(&mut stream);
             let node = client.home.unwrap_or(node);
             let Some(key) = stream.weighted(&self.weights()).copied().and_then(|at| self.plan.keys.get(at))
             else {
                 return;
             };
-            let (request, replicas) = self.request(&mut stream, client.mix, key);
-            let condition = self.condition(&mut stream, number, key, &request, replicas);
+            let mix = turn.map_or(client.mix, |turn| turn.mix);
+            let (request, replicas) = self.request(&mut stream, mix, key);
+            let percent = client.conditions.unwrap_or(self.plan.conditions);
+            let condition = self.condition(&mut stream, percent, number, key, &request, replicas);
             let bytes = usize::try_from(stream.between(0, self.plan.value_bytes_max as u64)).unwrap_or(0);
             let asked = (request, condition, replicas);
             if !self.perform(&mut http, number, node, &key.key, asked, bytes).await {
@@ -263,13 +311,14 @@ impl Load {
     fn condition(
         &self,
         stream: &mut Stream,
+        percent: u64,
         client: u16,
         key: &KeyPlan,
         request: &Request,
         replicas: Option<AckFrom>,
     ) -> Condition {
         let is_write = matches!(request, Request::Put { .. } | Request::Delete);
-        let (is_wanted, kind) = (stream.percent(self.plan.conditions), stream.between(0, 99));
+        let (is_wanted, kind) = (stream.percent(percent), stream.between(0, 99));
         let is_few = replicas.is_some_and(|replicas| 2 * replicas.ack <= replicas.from);
         if !is_write || !is_wanted || is_few || !key.overlaps(self.plan.default_replicas()) {
             return Condition::Any;
@@ -301,7 +350,8 @@ impl Load {
     /// A write through each node, to a key that is used for nothing else, so that it repairs no other key.
     async fn last_writes(self: Rc<Self>) {
         let mut http = HttpClient::new();
-        for node in 0..self.plan.nodes {
+        let members = self.members.borrow().clone();
+        for node in members {
             let key = Bytes::from(format!("last-{node}"));
             let asked = (Request::Put { ttl: None }, Condition::Any, None);
             self.perform(&mut http, 0, node, &key, asked, 100).await;
@@ -313,18 +363,19 @@ impl Load {
         let mut stream = self.plan.seed.numbered("reader", u64::from(number));
         let mut http = HttpClient::new();
         let everybody = AckFrom::new(self.plan.nodes, self.plan.nodes);
+        let members = self.members.borrow().clone();
         for key in keys {
             let mut ways: Vec<Option<AckFrom>> = key.replicas_of(true).iter().copied().map(Some).collect();
             // All replicas are asked too; not where such a read would not overlap with reads of the first
             // replica alone.
             ways.extend(if key.reads.is_empty() { vec![None, Some(everybody)] } else { Vec::new() });
             for replicas in ways {
-                let node = stream.between_u16(0, self.plan.nodes - 1);
+                let node = stream.pick(&members).copied().unwrap_or(0);
                 let asked = (Request::Get, Condition::Any, replicas);
                 self.perform(&mut http, number, node, &key.key, asked, 0).await;
             }
         }
-        for node in (0..self.plan.nodes).take(if number == 0 { 2 } else { 0 }) {
+        for node in members.into_iter().take(if number == 0 { 2 } else { 0 }) {
             let asked = (Request::Range { end: None, limit: None }, Condition::Any, None);
             self.perform(&mut http, number, node, &Bytes::from_static(b"k"), asked, 0).await;
         }

@@ -28,8 +28,8 @@ const SIMULATED_MIN: Duration = Duration::from_hours(2);
 const FAULTS_OF_EACH_KIND_MIN: u64 = 50;
 /// Processor time after which a run counts as endless, in seconds.
 const RUN_SECONDS_MAX: u64 = 120;
-/// The number of seeds within which a canary must be detected, and the first of them. Those of late writers have seeds that
-/// have late writers; the others any.
+/// The number of seeds within which a canary must be detected, and the first of them. Those of late writers and of
+/// stranded ballots have seeds of that kind; the others any.
 #[cfg(feature = "canaries")]
 const CANARY_SEEDS: usize = 80;
 #[cfg(feature = "canaries")]
@@ -77,7 +77,8 @@ enum Command {
         /// What the seeds are made of.
         #[arg(long, value_name = "TEXT")]
         from: String,
-        /// Only seeds that have this kind of fault.
+        /// Only seeds that have this kind of fault, or are of this kind: contended-conditions, joins, late-writers,
+        /// restores, stranded-ballots.
         #[arg(long, value_name = "KIND")]
         with: Option<String>,
         /// Where to write the summary, in Markdown.
@@ -97,7 +98,14 @@ enum Command {
         quick: bool,
     },
     /// Lets every canary loose; each must be caught.
-    Canaries,
+    Canaries {
+        /// Only this one.
+        #[arg(long, value_name = "NAME")]
+        only: Option<String>,
+        /// In seeds of this kind, as for soak: to find out which kind meets it.
+        #[arg(long, value_name = "KIND", requires = "only")]
+        with: Option<String>,
+    },
 }
 
 fn main() -> ExitCode {
@@ -115,7 +123,7 @@ fn main() -> ExitCode {
             soak(minutes, &from, with.as_deref(), summary.as_ref())
         }
         Command::Ci { seeds, from, quick } => ci(seeds, &from, quick),
-        Command::Canaries => canaries(),
+        Command::Canaries { only, with } => canaries(only.as_deref(), with.as_deref()),
     }
 }
 
@@ -241,19 +249,40 @@ fn runs_twice(seeds: impl Iterator<Item = Seed>) -> bool {
     is_same
 }
 
+/// Seeds with so few keys have clients that often meet.
+const CONTENDED_KEYS_MAX: usize = 5;
+/// Kinds of seeds besides those with a kind of fault.
+const KINDS: [&str; 5] = ["contended-conditions", "joins", "late-writers", "restores", "stranded-ballots"];
+
+/// Whether there are seeds of this `kind`.
+fn is_kind(kind: &str) -> bool {
+    KINDS.contains(&kind) || FaultKind::ALL.into_iter().any(|fault| fault.name() == kind)
+}
+
+/// Whether `seed` has this kind of fault, or is of this kind.
+fn is_of(seed: Seed, kind: &str) -> bool {
+    let plan = Plan::of(seed);
+    match kind {
+        "contended-conditions" => plan.conditions > 0 && plan.keys.len() <= CONTENDED_KEYS_MAX,
+        "joins" => plan.spares > 0,
+        "late-writers" => plan.has_late_writers,
+        "restores" => plan.is_restored,
+        "stranded-ballots" => plan.strands_ballots,
+        name => plan.kinds.iter().any(|kind| kind.name() == name),
+    }
+}
+
 fn soak(minutes: u64, from: &str, with: Option<&str>, summary: Option<&PathBuf>) -> ExitCode {
-    let kind = with.map(|name| FaultKind::ALL.into_iter().find(|kind| kind.name() == name).ok_or(name));
-    let kind = match kind.transpose() {
-        Ok(kind) => kind,
-        Err(name) => {
-            eprintln!("there is no kind of fault {name}");
-            return ExitCode::FAILURE;
-        }
-    };
+    if let Some(name) = with
+        && !is_kind(name)
+    {
+        eprintln!("there is no kind of fault or seed {name}");
+        return ExitCode::FAILURE;
+    }
     let begun = uptime();
     let end = begun + Duration::from_mins(minutes);
-    let has_kind = |seed: &Seed| kind.is_none_or(|kind| Plan::of(*seed).kinds.contains(&kind));
-    let seeds = (0..).map(|number| Seed::derived(from, number)).filter(has_kind);
+    let is_asked = |seed: &Seed| with.is_none_or(|kind| is_of(*seed, kind));
+    let seeds = (0..).map(|number| Seed::derived(from, number)).filter(is_asked);
     let mut sum = Tally::default();
     batch::run(seeds, Options::default(), || uptime() < end, |ran| take(&mut sum, ran));
     let took = uptime().saturating_sub(begun).as_secs_f64();
@@ -274,19 +303,34 @@ fn soak(minutes: u64, from: &str, with: Option<&str>, summary: Option<&PathBuf>)
 }
 
 #[cfg(feature = "canaries")]
-fn canaries() -> ExitCode {
+fn canaries(only: Option<&str>, with: Option<&str>) -> ExitCode {
     use kvorum_server::canary::Canary;
+    if let Some(kind) = with.filter(|kind| !is_kind(kind)) {
+        eprintln!("there is no kind of fault or seed {kind}");
+        return ExitCode::FAILURE;
+    }
+    let chosen = only.filter(|_| with.is_some()).and_then(Canary::of_name);
     let mut all_caught = true;
-    let any: Vec<Seed> = (CANARY_SEED_FIRST..).map(Seed).take(CANARY_SEEDS).collect();
-    let is_late = |seed: &Seed| Plan::of(*seed).has_late_writers;
-    let late: Vec<Seed> = (CANARY_SEED_FIRST..).map(Seed).filter(is_late).take(CANARY_SEEDS).collect();
-    let noticed = Canary::NOTICED.iter().map(|canary| (canary, &any));
-    for (canary, seeds) in noticed.chain(Canary::NOTICED_LATE.iter().map(|canary| (canary, &late))) {
+    let seeds_of = |kind: Option<&str>| -> Vec<Seed> {
+        let is_asked = |seed: &Seed| kind.is_none_or(|kind| is_of(*seed, kind));
+        (CANARY_SEED_FIRST..).map(Seed).filter(is_asked).take(CANARY_SEEDS).collect()
+    };
+    let any = (None, Canary::NOTICED);
+    let of_kinds = Canary::NOTICED_IN.iter().map(|(kind, canaries)| (Some(*kind), *canaries));
+    let noticed = std::iter::once(any).chain(of_kinds).flat_map(|(kind, canaries)| {
+        let seeds = seeds_of(kind);
+        canaries.iter().map(move |canary| (canary, seeds.clone()))
+    });
+    let asked: Vec<(&Canary, Vec<Seed>)> = match &chosen {
+        Some(canary) => vec![(canary, seeds_of(with))],
+        None => noticed.filter(|(canary, _)| only.is_none_or(|only| only == canary.name())).collect(),
+    };
+    for (canary, seeds) in asked {
         let options = Options { canary: Some(canary.name()), ..Options::default() };
         let caught = std::sync::Mutex::new(std::collections::BTreeMap::new());
         let lock = || caught.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         batch::run(
-            seeds.iter().copied(),
+            seeds.into_iter(),
             options,
             || lock().is_empty(),
             |ran| {
@@ -316,7 +360,7 @@ fn canaries() -> ExitCode {
 }
 
 #[cfg(not(feature = "canaries"))]
-fn canaries() -> ExitCode {
+fn canaries(_only: Option<&str>, _with: Option<&str>) -> ExitCode {
     eprintln!("this build has no canaries: it needs --features canaries");
     ExitCode::FAILURE
 }

@@ -9,15 +9,18 @@ use crate::history::History;
 use crate::invariants::facts::{Dump, Gauge, Mechanisms, Restored};
 use crate::invariants::{Facts, Violation, check_all, convergence};
 use crate::load::{Load, PATIENCE, Stage};
+use crate::net::authority_of;
 use crate::node::{Nodes, start};
 use crate::plan::Plan;
+use crate::restore::{self, Backup, Restore};
 use crate::trace::Trace;
+use kvorum_core::agreement::Epoch;
 use kvorum_server::clock::Clock;
 use kvorum_server::config;
 use kvorum_server::http::server::Phase;
 use kvorum_server::replica::COMMIT_QUEUE_LEN_MAX;
 use kvorum_server::storage::{Engine, Keyspace, format};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::rc::Rc;
 use std::time::Duration;
@@ -51,14 +54,34 @@ pub struct Run {
     pub points: BTreeMap<&'static str, u64>,
     /// How long it took, in simulated time.
     pub simulated: Duration,
+    /// The run of the cluster into which its last cut was restored.
+    pub restored: Option<Box<Self>>,
 }
 
-/// Runs `plan` and judges it.
+/// Runs `plan` and judges it; then, if the plan says so, a cluster into which its last cut is restored.
 ///
 /// # Errors
 /// When the simulation itself ends with an error, or a stage does not end.
 pub fn run(plan: &Plan, trace: &Trace) -> Result<Run, Box<dyn std::error::Error>> {
     let _listening = trace.listen();
+    let mut run = run_one(plan, trace, None)?;
+    if let Some(backup) = restore::backup_of(&run).filter(|_| run.violations.is_empty()) {
+        let id = run.history.operations().iter().map(|operation| operation.id).max().unwrap_or(0) + 1;
+        let other = plan.of_restore(backup.keys().cloned());
+        trace.line(Duration::ZERO, "driver", &format_args!("a restore of {} records\n{other}", backup.len()));
+        let restored = run_one(&other, trace, Some((backup, id)))?;
+        run.violations.extend(restored.violations.iter().cloned());
+        run.restored = Some(Box::new(restored));
+    }
+    Ok(run)
+}
+
+/// Runs one cluster. A backup is restored into it, with the first number that its clients' operations may have.
+fn run_one(
+    plan: &Plan,
+    trace: &Trace,
+    backup: Option<(Backup, u64)>,
+) -> Result<Run, Box<dyn std::error::Error>> {
     let nodes = Nodes::default();
     let load = Load::new(plan.clone(), trace.clone());
     let mut cluster = Cluster::new(plan.clone(), &start(plan, &nodes, trace), trace.clone());
@@ -68,13 +91,34 @@ pub fn run(plan: &Plan, trace: &Trace) -> Result<Run, Box<dyn std::error::Error>
         cluster
             .client("backup", crate::cuts::run(plan.clone(), nodes.clone(), Rc::clone(&cuts), trace.clone()));
     }
+    let restoring = backup.as_ref().map(|(backup, first)| {
+        load.number_from(*first);
+        Restore::new(plan.clone(), backup, Rc::clone(&load), nodes.doors.clone(), trace.clone())
+    });
+    if let Some(restoring) = &restoring {
+        cluster.client("restore", Rc::clone(restoring).run());
+    }
     let facts = cluster.facts_mut();
+    facts.backup = backup.map(|(backup, _)| backup);
     (facts.deadline, facts.slack) = (DEADLINE, SLACK);
     (facts.mechanisms, facts.hints_suffice) = (MECHANISMS, plan.hints_suffice());
-    let mut director = Director { plan, nodes, cluster, hint_bytes_max: hint_bytes_max()? };
+    let mut director = Director {
+        plan,
+        nodes,
+        cluster,
+        load: Rc::clone(&load),
+        members: (0..plan.nodes).collect(),
+        newest: 0,
+        is_joint: false,
+        hint_bytes_max: hint_bytes_max()?,
+        placement: None,
+    };
     director.watch_until(plan.length)?;
     director.cluster.heal();
     director.watch_until(plan.length + PATIENCE + SLACK)?;
+    if let Some(restoring) = restoring {
+        director.wait_for("the restore", || restoring.is_done())?;
+    }
     director.stage(&load, Stage::LastWrites)?;
     director.settle()?;
     if director.cluster.put_back_older_disk() {
@@ -100,7 +144,7 @@ pub fn run(plan: &Plan, trace: &Trace) -> Result<Run, Box<dyn std::error::Error>
     let points = director.cluster.points().clone();
     let history = History::new(operations).with_counters(load.take_counters());
     let violations = check_all(&history, &facts).err().unwrap_or_default();
-    Ok(Run { plan: plan.clone(), history, facts, violations, faults, points, simulated })
+    Ok(Run { plan: plan.clone(), history, facts, violations, faults, points, simulated, restored: None })
 }
 
 /// The node's default `request-timeout`, which every plan uses.
@@ -115,7 +159,15 @@ struct Director<'a> {
     plan: &'a Plan,
     nodes: Nodes,
     cluster: Cluster<'a>,
+    load: Rc<Load>,
+    /// The members of the newest configuration that a node has been seen with, and its epoch.
+    members: BTreeSet<u16>,
+    newest: u64,
+    /// Whether a change was under way then.
+    is_joint: bool,
     hint_bytes_max: u64,
+    /// The hash of the first placement.
+    placement: Option<u64>,
 }
 
 impl Director<'_> {
@@ -132,10 +184,15 @@ impl Director<'_> {
     /// Starts a stage of the load and waits for its end.
     fn stage(&mut self, load: &Load, stage: Stage) -> Result<(), Box<dyn std::error::Error>> {
         load.begin(stage);
+        self.wait_for(&format!("the clients' stage {stage:?}"), || load.is_done(stage))
+    }
+
+    /// Advances time until `is_done`.
+    fn wait_for(&mut self, what: &str, is_done: impl Fn() -> bool) -> Result<(), Box<dyn std::error::Error>> {
         let end = self.cluster.elapsed() + STAGE_MAX;
-        while !load.is_done(stage) {
+        while !is_done() {
             if self.cluster.elapsed() >= end {
-                return Err(format!("the clients' stage {stage:?} did not end within {STAGE_MAX:?}").into());
+                return Err(format!("{what} did not end within {STAGE_MAX:?}").into());
             }
             let next = self.cluster.elapsed() + Duration::from_millis(50);
             self.cluster.run_until(next)?;
@@ -150,6 +207,7 @@ impl Director<'_> {
         while self.cluster.elapsed() < end && rested < REST {
             let next = self.cluster.elapsed() + LOOK_EVERY;
             self.watch_until(next)?;
+            self.name_lost_stores();
             rested = if self.is_at_rest() { rested + LOOK_EVERY } else { Duration::ZERO };
         }
         Ok(())
@@ -157,7 +215,8 @@ impl Director<'_> {
 
     /// Whether every node serves, all queues are empty, and replicas are equal as far as they must be.
     fn is_at_rest(&mut self) -> bool {
-        let is_served = (0..self.plan.nodes).all(|node| {
+        let is_served = self.members.iter().all(|node| {
+            let node = *node;
             let Some(handle) = self.nodes.get(node) else { return false };
             let Some(shared) = handle.shared() else { return false };
             handle.phase() == Phase::Ready
@@ -165,16 +224,22 @@ impl Director<'_> {
                 && shared.cluster.votes()
                 && shared.hints.waiting().values().all(|waiting| waiting.count == 0)
         });
+        let epochs: BTreeSet<_> = self
+            .members
+            .iter()
+            .filter_map(|node| Some(self.nodes.get(*node)?.shared()?.cluster.epoch()))
+            .collect();
         let at = self.cluster.elapsed();
         let dumps = self.dumps(at);
         let facts = self.cluster.facts_mut();
         facts.dumps = dumps;
-        is_served && convergence::check_disks(facts).is_none()
+        epochs.len() == 1 && !self.is_joint && is_served && convergence::check_disks(facts).is_none()
     }
 
     fn look(&mut self) {
         let at = self.cluster.elapsed();
-        for node in 0..self.plan.nodes {
+        self.note_members(at);
+        for node in 0..self.plan.machines() {
             // A disk counts for the node that it belongs to, and the node that has it now does not write to
             // it.
             if self.cluster.has_another_disk(node) {
@@ -187,6 +252,17 @@ impl Director<'_> {
             }
             let Some(handle) = self.nodes.get(node) else { continue };
             let Some(shared) = handle.shared() else { continue };
+            let view = shared.cluster.view();
+            // A joint epoch may be over before anybody looks.
+            let moves = view.placed_since() > Epoch(0)
+                || view.is_joint()
+                || view.placement().hash() != *self.placement.get_or_insert(view.placement().hash());
+            facts.has_moved |= moves;
+            if let Some(chain) = shared.configurations.chain() {
+                let chain: Vec<(u64, u128)> =
+                    chain.iter().map(|instance| (instance.epoch.0, instance.hash.0)).collect();
+                facts.adopted(node, &chain, at);
+            }
             let hint_bytes = shared.hints.waiting().values().map(|waiting| waiting.bytes).max().unwrap_or(0);
             let gauges = [
                 ("commit queue", shared.replica.queue_len() as u64, COMMIT_QUEUE_LEN_MAX as u64),
@@ -194,8 +270,8 @@ impl Director<'_> {
                 // A longer registry does not fit into a message: the node could not ping any more.
                 (
                     "nodes in the registry of peers",
-                    shared.cluster.roster().entries().len() as u64,
-                    self.plan.nodes.into(),
+                    shared.cluster.registry().entries().len() as u64,
+                    self.plan.machines().into(),
                 ),
                 // A panic or an end of a task is a bug even if the supervisor restarted the task.
                 ("parts of the node that ended", shared.replica.supervisor().unexpected_ends(), 0),
@@ -210,8 +286,54 @@ impl Director<'_> {
         }
     }
 
+    /// Has an operator name the store of a member that waits for it, where there is one.
+    fn name_lost_stores(&self) {
+        let waits = |node: &&u16| self.nodes.get(**node).is_none();
+        let is_needed =
+            self.plan.spares > 0 && !self.is_joint && self.members.iter().any(|node| waits(&node));
+        if let Some(other) = self.members.iter().find(|node| !waits(node)).filter(|_| is_needed) {
+            self.cluster.name_lost_stores(*other);
+        }
+    }
+
+    /// Learns which nodes are members, from the newest configuration of any.
+    fn note_members(&mut self, at: Duration) {
+        let machines = 0..self.plan.machines();
+        let running =
+            machines.clone().filter_map(|node| Some((node, self.nodes.get(node)?.shared()?.cluster.view())));
+        let Some((_, view)) = running.max_by_key(|(_, view)| view.epoch().0) else { return };
+        if view.epoch().0 > self.newest {
+            self.newest = view.epoch().0;
+            self.is_joint = view.is_joint();
+            let urls: BTreeSet<&str> = view
+                .configuration()
+                .members
+                .iter()
+                .map(|member| member.url.split_once("://").map_or("", |(_, rest)| rest))
+                .collect();
+            let members: BTreeSet<u16> =
+                machines.clone().filter(|node| urls.contains(authority_of(*node).as_str())).collect();
+            let facts = self.cluster.facts_mut();
+            for node in self.members.difference(&members) {
+                facts.left(*node, at.saturating_sub(LOOK_EVERY));
+            }
+            self.members = members;
+            self.load.note_members(&self.members);
+        }
+        let were = self.load.asked().into_iter();
+        let removed = were.filter(|node| !self.is_joint && !self.members.contains(node));
+        self.cluster.note_members(&self.members, &removed.collect());
+        for node in self.members.clone() {
+            let is_ready = self.nodes.get(node).is_some_and(|handle| handle.phase() == Phase::Ready);
+            if is_ready {
+                self.cluster.facts_mut().came(node, at);
+            }
+        }
+    }
+
     /// Reads the disks; from now on the clients' reads are final.
     fn dump(&mut self) {
+        self.look();
         let at = self.cluster.elapsed();
         let dumps = self.dumps(at);
         let facts = self.cluster.facts_mut();
@@ -223,7 +345,7 @@ impl Director<'_> {
             let wall = self.cluster.clock(node)?.wall();
             Some(Dump { node, at, wall, records: self.records(node) })
         };
-        (0..self.plan.nodes).filter_map(dump).collect()
+        self.members.iter().copied().filter_map(dump).collect()
     }
 
     /// The records that a node stores, except for rows that cannot be read.

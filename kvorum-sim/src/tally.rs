@@ -33,7 +33,7 @@ impl Tally {
         let counts = |(name, count): (&'static str, u64)| (name.to_owned(), count);
         let violations = run.violations.iter().map(|violation| violation.invariant.to_owned());
         let broken = (!run.violations.is_empty()).then(|| (run.plan.seed.0, violations.collect()));
-        Self {
+        let mut tally = Self {
             seeds: 1,
             simulated_millis: crate::millis(run.simulated),
             operations: run.history.counts().into_iter().map(counts).collect(),
@@ -41,7 +41,12 @@ impl Tally {
             points: run.points.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect(),
             broken: broken.into_iter().collect(),
             trace_sum: None,
+        };
+        if let Some(restored) = &run.restored {
+            // Broken is what the first run says, which has the violations of both.
+            tally.add(Self { seeds: 0, broken: BTreeMap::new(), ..Self::of(restored) });
         }
+        tally
     }
 
     /// A run that did not finish, for `reason`.

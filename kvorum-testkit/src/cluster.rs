@@ -32,6 +32,10 @@ pub struct Launch {
     pub arguments: Vec<String>,
     /// Whether it names all nodes by `https`.
     pub is_secure: bool,
+    /// The URLs of members, for a node that is to join them; the others do not name it.
+    pub joins: Vec<String>,
+    /// Whether it is started without a list of nodes.
+    pub is_alone: bool,
 }
 
 /// A copy of a record, as a node stores it.
@@ -160,8 +164,8 @@ impl Cluster {
     /// Starts the process, and does not wait.
     pub fn spawn(&mut self, index: usize) {
         let scheme = if self.nodes[index].launch.is_secure { "https" } else { "http" };
-        let urls: Vec<String> =
-            self.nodes.iter().map(|node| format!("{scheme}://{}", node.address)).collect();
+        let members = self.nodes.iter().filter(|node| node.launch.joins.is_empty());
+        let urls: Vec<String> = members.map(|node| format!("{scheme}://{}", node.address)).collect();
         let node = &mut self.nodes[index];
         assert!(node.process.is_none(), "node {index} runs");
         let mut command = match node.launch.prefix.split_first() {
@@ -174,7 +178,12 @@ impl Cluster {
             }
         };
         command.arg("serve");
-        command.arg("--listen").arg(node.address.to_string()).arg("--cluster").arg(urls.join(","));
+        command.arg("--listen").arg(node.address.to_string());
+        if !node.launch.joins.is_empty() {
+            command.arg("--join").arg(node.launch.joins.join(","));
+        } else if !node.launch.is_alone {
+            command.arg("--cluster").arg(urls.join(","));
+        }
         command.arg("--data-dir").arg(&node.data_dir).args(&self.arguments).args(&node.launch.arguments);
         if !node.address.ip().is_loopback() {
             // A network of the test's own: nobody else reaches it.

@@ -50,7 +50,8 @@ pub(super) fn command() -> Command {
             on_node(on_folder(Command::new("restore").about("Writes a backup into a cluster of any size, and compares")))
                 .arg(id())
                 .arg(flag("prefix", "PREFIX", "Put this before every key, to restore beside what is there; %XX is a byte"))
-                .arg(switch("resume", "Go on with an interrupted restore: leave records that are there already")),
+                .arg(switch("resume", "Go on with an interrupted restore: leave records that are there already"))
+                .arg(switch("new-versions", "Write the records with new versions: needs only the rights write and scan")),
         )
         .subcommand(
             on_folder(Command::new("prune").about("Removes all backups but those to keep, and packs that none needs"))
@@ -125,14 +126,15 @@ async fn run_create(matches: &ArgMatches) -> Result<String, Failure> {
     let (count, new, cuts) = (packs.len(), created.packs_new, created.cuts);
     let cut = if cuts > 0 { format!(", went on {cuts} times after a cut") } else { String::new() };
     let exact = created.manifest.cut.as_ref().map_or_else(String::new, |cut| {
-        format!(", {} of {} partitions read", cut.partitions_read, cut.partitions)
+        let (read, all, values) = (cut.partitions_read, cut.partitions, created.values_read);
+        format!(", {read} of {all} partitions and {values} values read")
     });
     let away = match &*created.away {
         [] => String::new(),
         away => format!(", without {}", away.join(", ")),
     };
     Ok(format!(
-        "backup {id}: {records} records, {value_bytes} bytes of values, {count} packs of which {new} are new{exact}{cut}{away}\n"
+        "backup {id}: {records} records, {value_bytes} bytes of values, {count} packs ({new} new){exact}{cut}{away}\n"
     ))
 }
 
@@ -186,11 +188,13 @@ async fn run_restore(matches: &ArgMatches) -> Result<String, Failure> {
     let folder = Folder::open(folder_of(matches))?;
     let manifest = folder.manifest(text_of(matches, "id"))?;
     let shown = escaped(&prefix);
-    let target = Target { prefix, resume: matches.get_flag("resume") };
+    let new_versions = matches.get_flag("new-versions");
+    let target = Target { prefix, resume: matches.get_flag("resume"), new_versions };
     let restored = restore(&client, &folder, &manifest, &target, now).await?;
+    let keeps = if shown.is_empty() && !new_versions { " with their versions" } else { "" };
     let under = if shown.is_empty() { String::new() } else { format!(" under {shown}") };
     Ok(format!(
-        "backup {} restored{under}: {} records written, {} were there, {} had expired; all of it read back and compared\n",
+        "backup {} restored{under}: {} records written, {} were there, {} had expired; all of it{keeps}, read back and compared\n",
         manifest.id, restored.written, restored.there, restored.expired
     ))
 }

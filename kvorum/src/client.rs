@@ -1,4 +1,4 @@
-//! The client's commands: `get`, `put`, `delete`, `incr`, `batch`, `scan`, `explain`, `cluster`, `status`; `repair` is in
+//! The client's commands: `get`, `put`, `delete`, `incr`, `batch`, `scan`, `explain`, `status`; `repair` is in
 //! [`super::repair`].
 //!
 //! Values go unchanged from standard input or a file to standard output; all messages go to standard error.
@@ -125,10 +125,7 @@ fn of_many_keys() -> Vec<Command> {
                 )
                 .conflicts_with("partition"),
             ),
-        Command::new("cluster").about("Shows who belongs to the cluster").subcommand_required(true).subcommand(
-            on_node(Command::new("show").about("Prints the configuration of the cluster: its epoch and its members"))
-                .arg(switch("json", "As JSON")),
-        ),
+        super::membership::command(),
         on_node(
             Command::new("status")
                 .about("Says whether default requests succeed, and shows all nodes and alarms")
@@ -198,8 +195,11 @@ pub(super) fn run(name: &str, matches: &ArgMatches) -> ExitCode {
         Err(error) => return complain(format!("cannot start: {error}"), FAILED),
     };
     // `cluster` has its flags at the word behind it.
-    let matches = matches.subcommand().map_or(matches, |(_, behind)| behind);
+    let (word, matches) = matches.subcommand().unwrap_or(("", matches));
     let done = runtime.block_on(async {
+        if name == "cluster" {
+            return super::membership::run(word, matches).await;
+        }
         let client = connect(matches)?;
         match name {
             "get" => get(&client, matches).await,
@@ -209,7 +209,6 @@ pub(super) fn run(name: &str, matches: &ArgMatches) -> ExitCode {
             "batch" => batch(&client).await,
             "scan" => scan(&client, matches).await,
             "explain" => explain(&client, matches).await,
-            "cluster" => show_cluster(&client, matches).await,
             "repair" => Box::pin(super::repair::run(&client, matches)).await,
             "status" => super::status::run(&client, matches).await,
             "top" => super::top::run(&client, matches).await,
@@ -346,42 +345,10 @@ fn ttl_of(matches: &ArgMatches) -> Result<Option<Duration>, Failure> {
              most 36500d"
         ))
     };
-    let millis = ttl_millis(text).filter(|millis| (1..=TTL_MILLIS_MAX).contains(millis));
+    let millis = kvorum_units::duration(text)
+        .and_then(kvorum_units::millis_up)
+        .filter(|millis| (1..=TTL_MILLIS_MAX).contains(millis));
     Ok(Some(Duration::from_millis(millis.ok_or_else(bad)?)))
-}
-
-/// The milliseconds of a duration in the syntax of nodes. A bare number is seconds and may have decimals; a fraction of
-/// a millisecond is rounded up.
-pub(super) fn ttl_millis(text: &str) -> Option<u64> {
-    let digits = |text: &str| -> Option<u64> {
-        if !text.bytes().all(|byte| byte.is_ascii_digit()) {
-            return None;
-        }
-        text.parse().ok()
-    };
-    let split = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(split);
-    let unit_millis: u64 = match unit {
-        "ms" => 1,
-        "" | "s" => 1000,
-        "m" => 60_000,
-        "h" => 3_600_000,
-        "d" => 86_400_000,
-        _ => return None,
-    };
-    let (whole, fraction) = match number.split_once('.') {
-        Some((whole, fraction)) if unit.is_empty() && fraction.len() <= 18 => (whole, Some(fraction)),
-        Some(_) => return None,
-        None => (number, None),
-    };
-    let fraction_millis = match fraction {
-        Some(fraction) => {
-            let scale = 10_u128.pow(u32::try_from(fraction.len()).ok()?);
-            u64::try_from((u128::from(digits(fraction)?) * 1000).div_ceil(scale)).ok()?
-        }
-        None => 0,
-    };
-    digits(whole)?.checked_mul(unit_millis)?.checked_add(fraction_millis)
 }
 
 async fn get(client: &Client, matches: &ArgMatches) -> Result<ExitCode, Failure> {
@@ -551,16 +518,6 @@ async fn explain(client: &Client, matches: &ArgMatches) -> Result<ExitCode, Fail
     Ok(ExitCode::SUCCESS)
 }
 
-async fn show_cluster(client: &Client, matches: &ArgMatches) -> Result<ExitCode, Failure> {
-    let page = client.cluster(matches.get_flag("json")).await?;
-    if page.code != 200 {
-        let text = String::from_utf8_lossy(&page.body);
-        return Err(Failure::Failed(format!("{} answered {}: {}", page.node, page.code, text.trim_end())));
-    }
-    write_out(&page.body)?;
-    Ok(ExitCode::SUCCESS)
-}
-
 /// Writes to standard output. A closed pipe ends the command like any failure.
 pub(super) fn write_out(bytes: &[u8]) -> io::Result<()> {
     kvorum_output::print(bytes)
@@ -569,41 +526,6 @@ pub(super) fn write_out(bytes: &[u8]) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// A duration is read as a node reads it: a bare number is seconds.
-    #[test]
-    fn durations_are_read_as_nodes_read_them() {
-        for (text, millis) in [
-            ("5", Some(5000)),
-            ("05", Some(5000)),
-            ("2.5", Some(2500)),
-            ("0.0001", Some(1)),
-            ("5s", Some(5000)),
-            ("500ms", Some(500)),
-            ("15m", Some(900_000)),
-            ("12h", Some(43_200_000)),
-            ("7d", Some(604_800_000)),
-            ("0", Some(0)),
-            ("0.0", Some(0)),
-            ("", None),
-            ("s", None),
-            ("soon", None),
-            ("-5", None),
-            ("+5", None),
-            ("5 ", None),
-            (" 5", None),
-            ("1.5s", None),
-            ("5.", None),
-            (".5", None),
-            ("1e3", None),
-            ("5w", None),
-            ("1.2.3", None),
-            ("0.0000000000000000001", None),
-            ("18446744073709551615d", None),
-        ] {
-            assert_eq!(ttl_millis(text), millis, "{text:?}");
-        }
-    }
 
     /// Stored bytes cannot control the terminal, and reach programs unchanged.
     #[test]

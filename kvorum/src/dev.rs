@@ -4,13 +4,15 @@ use super::serve::{listen_for_signals, read_config_with};
 use super::{FAILED, USAGE, complain, flag, text_of, tls, token};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use kvorum_server::config::{self, Config, Resolved, SETTINGS};
+use kvorum_server::http::{Another, Order};
 use kvorum_server::log;
-use kvorum_server::node::{self, Node};
+use kvorum_server::node::{self, Node, NodeError};
 use kvorum_server::storage::data_dir;
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::task::Poll;
 
 /// The most nodes of a cluster in one process.
 const NODES_MAX: u16 = 64;
@@ -18,16 +20,20 @@ const NODES_MAX: u16 = 64;
 /// The mode of a file with a token.
 const SECRET_MODE: u32 = 0o600;
 
+/// The mode of another file.
+const FILE_MODE: u32 = 0o644;
+
 /// Settings that `dev` chooses for each node, or that make no sense for several nodes.
-const DECIDED: [&str; 7] =
-    ["listen", "cluster", "advertise", "data-dir", "threads", "audit-log", "admin-socket"];
+const DECIDED: [&str; 8] =
+    ["listen", "cluster", "join", "advertise", "data-dir", "threads", "audit-log", "admin-socket"];
 
 pub(super) fn command() -> Command {
     let command = Command::new("dev")
         .about("Runs a cluster in one process, for development")
         .long_about(
             "Runs a cluster in one process: one store per node, real sockets between them. Every setting of serve that \
-             is not decided per node can be given, too.",
+             is not decided per node can be given, too. \"kvorum cluster plan add\" without a URL starts one more node in the \
+             process, and one that was removed is stopped; the same command runs all members again.",
         )
         .arg(flag("config", "FILE", "TOML file with settings of the nodes [env: KVORUM_CONFIG]"))
         .arg(flag("nodes", "N", "How many nodes [default: 3]"))
@@ -57,7 +63,16 @@ pub(super) fn run(matches: &ArgMatches) -> ExitCode {
         Ok(secured) => secured,
         Err(reason) => return complain(reason, FAILED),
     };
-    let (mut configs, resolved): (Vec<Config>, Vec<_>) = match configs(matches, secured.as_ref()) {
+    let (ports, joined) = match ports_of(matches) {
+        Ok(ports) => (ports.clone(), joined_ports(&joined_file(data_dir_of(matches), &ports))),
+        Err(reason) => return complain(reason, USAGE),
+    };
+    let dev = Dev { matches, secured, ports };
+    let all = dev.ports.clone().map(|port| dev.config(port, &[])).chain(joined.iter().map(|port| {
+        let members = dev.urls();
+        dev.config(*port, &members)
+    }));
+    let (mut configs, resolved): (Vec<Config>, Vec<_>) = match all.collect::<Result<Vec<_>, _>>() {
         Ok(nodes) => nodes.into_iter().unzip(),
         Err(reason) => return complain(reason, USAGE),
     };
@@ -71,20 +86,47 @@ pub(super) fn run(matches: &ArgMatches) -> ExitCode {
     data_dir::keep_files_private();
     node::fit_connections(&mut configs, node::raise_file_limit());
     let Some(stop) = listen_for_signals() else { return ExitCode::from(FAILED) };
+    let (another, mut orders) = Another::new();
     let mut nodes = Vec::with_capacity(configs.len());
     for config in &configs {
-        match Node::start(config) {
+        match Node::start_beside(config, Some(&another)) {
             Ok(node) => nodes.push(node),
+            Err(error @ NodeError::Removed { .. }) => {
+                tracing::info!(%error, "the node is no member any more");
+            }
             Err(error) => {
                 tracing::error!(%error, node = config.advertise, "the node does not start");
                 return ExitCode::from(FAILED);
             }
         }
     }
-    if nodes.iter().all(|node| node.wait_until_ready_or(&stop)) {
-        tell(&configs, secured.as_ref());
+    // One that joined may still wait for a plan.
+    if nodes.iter().filter(|node| !node.waits_to_join()).all(|node| node.wait_until_ready_or(&stop)) {
+        let serving = configs.iter().filter(|config| nodes.iter().any(|node| node.url() == config.advertise));
+        tell(&serving.cloned().collect::<Vec<_>>(), dev.secured.as_ref());
     }
-    let signal = stop.wait(&nodes).signal_or_exit(FAILED);
+    let connections_max = configs.first().map_or(1, |config| config.limits.connections_max);
+    let signal = loop {
+        let happens = async {
+            tokio::select! {
+                order = orders.recv() => Happening::Order(order),
+                place = first_removed(&nodes) => Happening::Removed(place),
+            }
+        };
+        match stop.wait_beside(&nodes, happens) {
+            Err(stop) => break stop.signal_or_exit(FAILED),
+            Ok(Happening::Order(order)) => {
+                let started = dev.start_another(&mut nodes, &another, connections_max);
+                // Nobody waits for it any more if the order's request has ended; the next order finds the node.
+                let _ = order.map(|order| order.send(started));
+            }
+            Ok(Happening::Removed(place)) => {
+                let node = nodes.remove(place);
+                tracing::info!(node = node.url(), "the node was removed from the cluster: it is stopped");
+                node.stop();
+            }
+        }
+    };
     tracing::info!(signal, "draining: answering the requests under way, then stopping");
     // All nodes know it before any of them ends a connection, so that none logs another as lost.
     nodes.iter().for_each(Node::note_draining);
@@ -93,6 +135,37 @@ pub(super) fn run(matches: &ArgMatches) -> ExitCode {
     nodes.into_iter().for_each(Node::stop);
     tracing::info!("stopped");
     ExitCode::SUCCESS
+}
+
+/// What the process waits for, beside its end.
+enum Happening {
+    /// Another node is to be started.
+    Order(Option<Order>),
+    /// The node at this place was removed from the cluster.
+    Removed(usize),
+}
+
+/// Waits until one of `nodes` was removed from the cluster. The last one never is.
+async fn first_removed(nodes: &[Node]) -> usize {
+    let mut removals: Vec<_> = nodes.iter().map(|node| Box::pin(node.until_removed())).collect();
+    std::future::poll_fn(|cx| {
+        let place = removals.iter_mut().position(|removal| removal.as_mut().poll(cx).is_ready());
+        place.map_or(Poll::Pending, Poll::Ready)
+    })
+    .await
+}
+
+/// The file with the ports of the nodes that were started later, a line each, of the cluster that begins with `first`. Several
+/// clusters may share a directory.
+fn joined_file(data_dir: &str, first: &RangeInclusive<u16>) -> PathBuf {
+    Path::new(data_dir).join(format!("joined-{}.txt", first.start()))
+}
+
+/// The ports in `file`; none where there is no such file.
+#[expect(clippy::disallowed_methods, reason = "a file of this command")]
+fn joined_ports(file: &Path) -> Vec<u16> {
+    let text = std::fs::read_to_string(file).unwrap_or_default();
+    text.lines().filter_map(|line| line.trim().parse().ok()).take(usize::from(NODES_MAX)).collect()
 }
 
 /// Prints that the nodes serve, and how to try them.
@@ -116,28 +189,86 @@ fn tell(configs: &[Config], secured: Option<&Secured>) {
     }
 }
 
-/// The nodes' configurations, and the sources of their values.
-fn configs(matches: &ArgMatches, secured: Option<&Secured>) -> Result<Vec<(Config, Vec<Resolved>)>, String> {
-    let ports = ports_of(matches)?;
-    let scheme = if secured.is_some() { "https" } else { "http" };
-    let url = |port: u16| format!("{scheme}://127.0.0.1:{port}");
-    let urls: Vec<String> = ports.clone().map(url).collect();
-    let data_dir = data_dir_of(matches);
-    let threads = text_of(matches, "threads").unwrap_or("1");
-    let one = |port: u16| {
+/// What the nodes have in common.
+struct Dev<'m> {
+    matches: &'m ArgMatches,
+    secured: Option<Secured>,
+    /// The ports of the nodes that the cluster begins with.
+    ports: RangeInclusive<u16>,
+}
+
+impl Dev<'_> {
+    fn url(&self, port: u16) -> String {
+        let scheme = if self.secured.is_some() { "https" } else { "http" };
+        format!("{scheme}://127.0.0.1:{port}")
+    }
+
+    /// The URLs of the nodes that the cluster begins with.
+    fn urls(&self) -> Vec<String> {
+        self.ports.clone().map(|port| self.url(port)).collect()
+    }
+
+    /// The configuration of the node at `port`, which is to join `members`, or belongs to the first ones where there are none.
+    /// With the sources of its values.
+    fn config(&self, port: u16, members: &[String]) -> Result<(Config, Vec<Resolved>), String> {
+        let cluster = if members.is_empty() { self.urls().join(",") } else { String::new() };
         let mut decided = BTreeMap::from([
             ("listen", format!("127.0.0.1:{port}")),
-            ("cluster", urls.join(",")),
-            ("advertise", url(port)),
-            ("data-dir", format!("{data_dir}/{port}")),
-            ("threads", threads.to_owned()),
+            ("cluster", cluster),
+            ("join", members.join(",")),
+            ("advertise", self.url(port)),
+            ("data-dir", format!("{}/{port}", data_dir_of(self.matches))),
+            ("threads", text_of(self.matches, "threads").unwrap_or("1").to_owned()),
         ]);
-        if let Some(secured) = secured {
-            decided.extend(secured.settings(&url(port))?);
+        if let Some(secured) = &self.secured {
+            decided.extend(secured.settings(&self.url(port))?);
         }
-        read_config_with(matches, decided)
-    };
-    ports.map(one).collect()
+        read_config_with(self.matches, decided)
+    }
+
+    /// Starts one more node, which waits to join those that run, or finds one that waits already. Returns its URL.
+    fn start_another(
+        &self,
+        nodes: &mut Vec<Node>,
+        another: &Another,
+        connections_max: usize,
+    ) -> Result<String, String> {
+        if let Some(waiting) = nodes.iter().find(|node| node.waits_to_join()) {
+            return Ok(waiting.url().to_owned());
+        }
+        if nodes.len() >= usize::from(NODES_MAX) {
+            return Err(format!("this process runs {NODES_MAX} nodes, and no more than that"));
+        }
+        let members: Vec<String> = nodes.iter().map(|node| node.url().to_owned()).collect();
+        let port = self.free_port().ok_or("no port above those of the other nodes is free")?;
+        let (mut config, _) = self.config(port, &members)?;
+        // It is noted before there is a store: whatever becomes of it is found again.
+        let file = joined_file(data_dir_of(self.matches), &self.ports);
+        let ports = joined_ports(&file).into_iter().filter(|known| *known != port).chain([port]);
+        let text = ports.fold(String::new(), |text, port| text + &format!("{port}\n"));
+        tls::write(&file, FILE_MODE, &text).map_err(|error| error.to_string())?;
+        config.limits.connections_max = connections_max;
+        let node = Node::start_beside(&config, Some(another)).map_err(|error| error.to_string())?;
+        tracing::info!(
+            url = node.url(),
+            data_dir = %config.data_dir.display(),
+            "started another node, which waits for the plan to be applied"
+        );
+        let url = node.url().to_owned();
+        nodes.push(node);
+        Ok(url)
+    }
+
+    /// The lowest free port above those of the first nodes, at which there was no node before.
+    #[expect(clippy::disallowed_types, reason = "a look whether a port is free")]
+    fn free_port(&self) -> Option<u16> {
+        let data_dir = Path::new(data_dir_of(self.matches));
+        let mut ports = self.ports.end().checked_add(1)?..=u16::MAX;
+        ports.find(|port| {
+            let is_unused = !data_dir.join(port.to_string()).exists();
+            is_unused && std::net::TcpListener::bind(("127.0.0.1", *port)).is_ok()
+        })
+    }
 }
 
 fn data_dir_of(matches: &ArgMatches) -> &str {

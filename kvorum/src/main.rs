@@ -9,6 +9,7 @@ mod backup;
 mod client;
 mod cluster;
 mod dev;
+mod membership;
 mod profile;
 mod repair;
 mod serve;

@@ -1,6 +1,5 @@
 //! `kvorum token create|list|revoke`: changes the file of tokens that nodes watch. It needs no running node.
 
-use super::client::ttl_millis;
 use super::{FAILED, USAGE, complain, flag, print, text_of};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use kvorum_core::{Grant, Right, UnixMillis};
@@ -197,7 +196,9 @@ fn grant_of(text: &str) -> Result<Grant, TokenError> {
 }
 
 fn expiry_of(text: &str, now: UnixMillis) -> Result<UnixMillis, TokenError> {
-    let millis = ttl_millis(text).filter(|millis| (1..=EXPIRES_MILLIS_MAX).contains(millis));
+    let millis = kvorum_units::duration(text)
+        .and_then(kvorum_units::millis_up)
+        .filter(|millis| (1..=EXPIRES_MILLIS_MAX).contains(millis));
     let usage = || {
         let allowed = "a duration such as 12h or 90d is needed, at most 36500d (100 years)";
         TokenError::Usage(format!("--expires-in {text:?}: {allowed}"))

@@ -229,6 +229,7 @@ const ROOMS: &[&str] = &[
     "replica",
     "peer",
     "cluster",
+    "membership",
     "coordinator",
     "background",
     "http",

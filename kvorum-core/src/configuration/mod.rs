@@ -5,7 +5,11 @@
 //! by the stores that the one before names ([`crate::agreement`]).
 //!
 //! - `codec`: the bytes that are hashed, stored and sent.
+//! - `plan`: the first configuration of a planned change.
+//! - `preview`: what it moves.
+//! - `driver`: the configurations after it, up to its end.
 //! - `successor`: which configuration may follow another.
+//! - `force`: the successor after a majority was lost for good.
 //! - `waits`: what a change of phase waits for.
 //! - `routing`: which nodes a request writes to and reads from, in each phase.
 //! - `tally`: answers counted for each of these lists.
@@ -13,7 +17,15 @@
 //! A change moves data in *windows* of partitions. Partitions below the window are placed by the new placement, those
 //! above it by the old one, and those in it by both: they are *joint*. Both sides of a window are written; one is read.
 
+#[cfg(test)]
+mod change_tests;
 mod codec;
+mod driver;
+mod force;
+#[cfg(test)]
+mod force_tests;
+mod plan;
+mod preview;
 mod routing;
 mod successor;
 mod tally;
@@ -22,6 +34,10 @@ mod tests;
 mod waits;
 
 pub use codec::{CONFIGURATION_FORM, ConfigurationDecodeError, ENCODED_BYTES_MAX};
+pub use driver::{Heading, NextStep, Situation, next_step};
+pub use force::{Forced, Losses};
+pub use plan::{Joiner, MOVES_LEVEL, MemberChange, Opening, PlanError, WINDOW_PARTITIONS_DEFAULT};
+pub use preview::{MemberPreview, Preview};
 pub use routing::{Route, Routing, RoutingError};
 pub use successor::{SuccessorError, Transition};
 pub use tally::PerList;

@@ -1,6 +1,6 @@
 //! Routing: which nodes a request writes to and reads from, in every phase.
 
-use super::{Configuration, Phase, Side, Slot};
+use super::{Configuration, Phase, Side, Slot, Window};
 use crate::placement::Placement;
 use crate::token::Partition;
 use crate::topology::TopologyError;
@@ -35,6 +35,16 @@ impl<'r> Route<'r> {
         let cut = |list: &'r [Slot]| list.get(..usize::from(from)).unwrap_or(list);
         let first = cut(self.first);
         Self { first, second: self.second.map(cut).filter(|second| *second != first), reads: cut(self.reads) }
+    }
+
+    /// Whether two lists are written.
+    pub fn is_joint(self) -> bool {
+        self.second.is_some()
+    }
+
+    /// Whether both routes write to the same lists, whichever of them is read.
+    pub fn has_lists_of(self, other: Self) -> bool {
+        (self.first, self.second) == (other.first, other.second)
     }
 
     /// The lists that are written. Each needs `ack` confirmations.
@@ -121,6 +131,67 @@ impl Routing {
     /// The lists of `partition`; empty for a partition that does not exist.
     pub fn route(&self, partition: Partition) -> Route<'_> {
         self.phase.route(partition, self.old.of(partition), self.new.of(partition))
+    }
+
+    /// The lists of `partition` on the old and on the new side of a change.
+    pub(super) fn sides(&self, partition: u32) -> (&[Slot], &[Slot]) {
+        match u16::try_from(partition).map(Partition) {
+            Ok(partition) => (self.old.of(partition), self.new.of(partition)),
+            Err(_) => (&[], &[]),
+        }
+    }
+
+    /// How many partitions there are.
+    pub(super) fn partitions(&self) -> u32 {
+        let count = self.old.lists.len().checked_div(self.old.width).unwrap_or(0);
+        u32::try_from(count).unwrap_or(u32::MAX)
+    }
+
+    fn is_moving(&self, partition: u32) -> bool {
+        let (old, new) = self.sides(partition);
+        old != new
+    }
+
+    /// The window from `begin` on that has `count` partitions whose lists differ, and those between them and after them
+    /// whose lists do not.
+    pub(super) fn window_from(&self, begin: u32, count: u32) -> Window {
+        let mut left = count.max(1);
+        let mut end = begin;
+        while end < self.partitions() {
+            let is_moving = self.is_moving(end);
+            if is_moving && left == 0 {
+                break;
+            }
+            left -= u32::from(is_moving);
+            end += 1;
+        }
+        Window { begin, end }
+    }
+
+    /// As [`Self::window_from`], before `end`.
+    pub(super) fn window_until(&self, end: u32, count: u32) -> Window {
+        let mut left = count.max(1);
+        let mut begin = end;
+        while let Some(before) = begin.checked_sub(1) {
+            let is_moving = self.is_moving(before);
+            if is_moving && left == 0 {
+                break;
+            }
+            left -= u32::from(is_moving);
+            begin = before;
+        }
+        Window { begin, end }
+    }
+
+    /// How many partitions move at once in the change under way: at least [`super::WINDOW_PARTITIONS_DEFAULT`], as the last
+    /// window of a change may be a small rest.
+    pub fn window_partitions(&self) -> u32 {
+        let now = match self.phase {
+            Phase::Stable => 0..0,
+            Phase::Joint { window, .. } => window.partitions(),
+        };
+        let count = now.filter(|partition| self.is_moving(*partition)).count();
+        u32::try_from(count).unwrap_or(u32::MAX).max(super::WINDOW_PARTITIONS_DEFAULT)
     }
 
     /// The lists, of both sides, of the partitions that move now.

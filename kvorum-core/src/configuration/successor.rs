@@ -24,6 +24,8 @@ pub enum Transition {
     Switch,
     /// The window ends on the side that is read: the next window begins on it, or the change ends.
     Exit,
+    /// A majority of the members is lost: those that are left go on alone, by the word of an operator.
+    Forced,
 }
 
 /// The reason why a configuration may not follow another.
@@ -124,6 +126,13 @@ pub enum SuccessorError {
         /// The store.
         voter: Voter,
     },
+    /// A forced configuration is for a minority of the members: others decide as usual.
+    NotForced {
+        /// How many members there are.
+        members: usize,
+        /// How many of them are left.
+        left: usize,
+    },
 }
 
 impl Configuration {
@@ -148,6 +157,9 @@ impl Configuration {
         if next.partition_bits != self.partition_bits {
             let (expected, found) = (self.partition_bits, next.partition_bits);
             return Err(SuccessorError::PartitionBits { expected, found });
+        }
+        if self.is_forced_by(next) {
+            return self.check_forced(next).map(|()| Transition::Forced);
         }
         let transition = self.transition(next)?;
         let may_rise = transition == Transition::Upkeep && self.phase == Phase::Stable;
@@ -211,7 +223,7 @@ impl Configuration {
     }
 
     /// The member as the end of a change on `side` leaves it; none if it is not on it.
-    fn left_on(side: Side, member: &ClusterMember) -> Option<ClusterMember> {
+    pub(super) fn left_on(side: Side, member: &ClusterMember) -> Option<ClusterMember> {
         let mut left = member.clone();
         left.state = MemberState::In;
         if let (Side::New, MemberState::Changing { weight, zone }) = (side, &member.state) {
@@ -261,7 +273,7 @@ impl Configuration {
         Err(SuccessorError::SlotsUsed { expected, found: next.slots_used })
     }
 
-    fn check_retired_of(&self, next: &Self) -> Result<(), SuccessorError> {
+    pub(super) fn check_retired_of(&self, next: &Self) -> Result<(), SuccessorError> {
         let voters = |members: &[ClusterMember]| -> BTreeSet<Voter> {
             members.iter().filter_map(ClusterMember::voter).collect()
         };
@@ -276,7 +288,7 @@ impl Configuration {
     }
 }
 
-fn opposite(side: Side) -> Side {
+pub(super) fn opposite(side: Side) -> Side {
     match side {
         Side::Old => Side::New,
         Side::New => Side::Old,
@@ -305,7 +317,7 @@ fn check_member(
             allowed.url.clone_from(&found.url);
         }
         Transition::Open if found.state != MemberState::Joining => allowed.state = found.state.clone(),
-        Transition::Open | Transition::Switch | Transition::Exit => {}
+        Transition::Open | Transition::Switch | Transition::Exit | Transition::Forced => {}
     }
     if allowed == *found { Ok(()) } else { Err(SuccessorError::MemberChanged { id }) }
 }
@@ -350,6 +362,9 @@ impl fmt::Display for SuccessorError {
                 write!(f, "the store of {id} lacks records; this step cannot say that it no longer does")
             }
             Self::Retired { voter } => write!(f, "the list of removed stores is wrong about {voter}"),
+            Self::NotForced { members, left } => {
+                write!(f, "it is forced, but {left} of {members} members are left, which decide as usual")
+            }
         }
     }
 }

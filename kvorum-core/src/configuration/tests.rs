@@ -124,6 +124,25 @@ fn a_change_takes_its_steps() {
     check(&upkeep, &next(&upkeep, |next| next.members[0].lacks = false), Transition::Upkeep);
 }
 
+/// Planned epochs may follow, one after the other; what cannot be planned is named.
+#[test]
+fn planned_epochs_may_follow() {
+    let zero = genesis(3);
+    let stores: std::collections::BTreeMap<_, _> =
+        zero.members.iter().map(|member| (member.id, u128::from(member.id.0) + 0x50)).collect();
+    let one = zero.with_stores(&stores).unwrap();
+    assert_eq!((zero.check_successor(&one), &one), (Ok(Transition::Naming), &named(3)));
+    let two = one.with_level(1).unwrap();
+    assert_eq!((one.check_successor(&two), two.feature_level), (Ok(Transition::Upkeep), 1));
+    assert_eq!(zero.with_level(1), Err(PlanError::Unnamed));
+    assert_eq!(one.with_stores(&stores), Err(PlanError::AlreadyNamed { epoch: Epoch(1) }));
+    assert_eq!(two.with_level(1), Err(PlanError::LevelReached { level: 1 }));
+    assert_eq!(opened(&one).with_level(1), Err(PlanError::UnderWay));
+    let id = zero.members[1].id;
+    let some = stores.into_iter().filter(|(node, _)| *node != id).collect();
+    assert_eq!(zero.with_stores(&some), Err(PlanError::StoreUnknown { id }));
+}
+
 use SuccessorError as E;
 
 fn refuse(before: &Configuration, next: &Configuration, is_it: fn(&E) -> bool) {

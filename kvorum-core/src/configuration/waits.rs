@@ -10,7 +10,10 @@
 //!   compared.
 //! - Before a window *ends*, every member must have adopted the epoch in which the side is read that stays.
 //!
-//! A member that is marked as lacking is not waited for. It may still serve others that are marked, in an older epoch. So
+//! After a forced configuration all members are marked, and each may have records that no other has. Then the first that loses
+//! its mark must have been compared with all others, marked or not.
+//!
+//! A member that is marked as lacking is not waited for otherwise. It may still serve others that are marked, in an older epoch. So
 //! there must be too few of them for a quorum: at most `from / 2` of the first `from` nodes of a list, as quorums that
 //! overlap are majorities. For the same reason some owner that was compared has every acknowledged record.
 
@@ -76,6 +79,11 @@ impl Progress {
             self.compared.insert((member, source));
         }
     }
+
+    /// The epoch that it is about.
+    pub fn epoch(&self) -> Epoch {
+        self.epoch
+    }
 }
 
 /// Everything that the step from `current` to `next` still waits for, after `progress` in the epoch of `current`.
@@ -97,15 +105,18 @@ pub fn waits_for<'a>(
     };
     let eligible = || current.members.iter().filter(|member| !is_lacking(member.id));
     let refilled = || eligible().filter(|member| member.lacks).map(|member| member.id);
+    let is_any_whole = current.members.iter().any(|member| !member.lacks);
+    let sources = || current.members.iter().filter(|member| !is_any_whole || !is_lacking(member.id));
     let is_compared = |member, source| progress.compared.contains(&(member, source));
     let comparisons = |member: NodeId| {
-        let missing = eligible().filter(move |source| source.id != member && !is_compared(member, source.id));
+        let missing = sources().filter(move |source| source.id != member && !is_compared(member, source.id));
         missing.map(move |source| Wait::Comparison { member, source: source.id })
     };
     let mut waits = Vec::new();
     let (must_adopt, must_compare) = match transition {
-        // These epochs are safe beside the one before, also where a member has not adopted them yet.
-        Transition::Naming | Transition::Open | Transition::Upkeep => (false, false),
+        // These epochs are safe beside the one before, also where a member has not adopted them yet. What a forced one needs is
+        // the agreement of all members that are left.
+        Transition::Naming | Transition::Open | Transition::Upkeep | Transition::Forced => (false, false),
         // Once both sides were whole, writes kept both so.
         Transition::Switch => (!is_filled, !is_filled),
         // Back to the side from which the window was entered, which alone was ever read.

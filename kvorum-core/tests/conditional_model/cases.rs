@@ -1,6 +1,7 @@
 //! The cases, and the mistakes that they find.
 
-use crate::{Case, Mistake, Script};
+use crate::change::Epoch::{JointNew, JointOld, New, Old};
+use crate::{Case, Epoch, Mistake, NO_CHANGE, Script};
 use stateright::{Checker, HasDiscoveries, Model};
 use std::sync::{Mutex, PoisonError};
 
@@ -30,6 +31,7 @@ fn case(times: usize, writers: &[Script]) -> Case {
         crashes_max: 0,
         losses_max: 0,
         ballots_max: 2,
+        epochs: NO_CHANGE,
     }
 }
 
@@ -115,17 +117,46 @@ fn conditional_writes_over_a_refill() {
     holds("a refill, hints", failing(losing(ballots(1, 0, &[cas(2, 0), write(1)]))));
 }
 
+fn over(epochs: &'static [Epoch], case: Case) -> Case {
+    Case { epochs, ..case }
+}
+
+/// What one joint epoch decides.
+#[test]
+fn joint_lists() {
+    holds("joint, a plain write", over(&[JointOld], ballots(2, 0, &[cas(2, 0), write(1)])));
+    holds("joint, 2 plain writes, a reader", over(&[JointOld], ballots(1, 1, &[write(1), write(2)])));
+}
+
+/// Neighbours in a change, forwards and back.
+#[test]
+fn neighbouring_epochs() {
+    let beside = |count| ballots(count, 0, &[cas(2, 0), write(1)]);
+    holds("old, joint", over(&[Old, JointOld], beside(2)));
+    holds("joint, new", over(&[JointNew, New], beside(1)));
+    holds("joint, cancelled", over(&[JointNew, JointOld], beside(1)));
+}
+
+#[test]
+fn a_whole_change() {
+    holds(
+        "a change, a plain write",
+        over(&[Old, JointOld, JointNew, New], ballots(1, 0, &[cas(2, 0), write(1)])),
+    );
+}
+
+/// The mistake, if the model with it holds in `case`.
+fn missed_in(mistake: Mistake, case: Case) -> Option<Mistake> {
+    let (states, is_sound) = explore(Case { mistake, ..case });
+    println!("figures: model of conditional writes, {mistake:?}: {states} states, found: {}", !is_sound);
+    is_sound.then_some(mistake)
+}
+
 /// Each mistake is found by one of the cases.
 #[test]
 fn mistakes_are_found() {
     let mut missed = Vec::new();
-    let mut found = |mistake, case: Case| {
-        let (states, is_sound) = explore(Case { mistake, ..case });
-        println!("figures: model of conditional writes, {mistake:?}: {states} states, found: {}", !is_sound);
-        if is_sound {
-            missed.push(mistake);
-        }
-    };
+    let mut found = |mistake, case| missed.extend(missed_in(mistake, case));
     let slower = || ballots(3, 1, &[cas(2, 0), write(1)]);
     let beside = || ballots(2, 1, &[cas(2, 0), cas(3, 3), write(1)]);
     let rivals = || ballots(3, 1, &[cas(1, 0), cas(2, 0)]);
@@ -147,5 +178,23 @@ fn mistakes_are_found() {
     found(Mistake::ForgetHeld, ballots(3, 1, &[cas(1, 0), write(2)]));
     found(Mistake::ForgetEarlier, ballots(3, 1, &[cas(1, 0), write(2)]));
     found(Mistake::TakeBackAny, ballots(4, 1, &[cas(1, 0), cas(2, 0), cas(4, 9)]));
+    assert_eq!(missed, []);
+}
+
+/// Each mistake about two lists is found by one of the cases.
+#[test]
+fn mistakes_of_changes_are_found() {
+    let mut missed = Vec::new();
+    let mut found = |mistake, case| missed.extend(missed_in(mistake, case));
+    let all = &[Old, JointOld, JointNew, New];
+    let left = |on| Script::Left { clock: 9, on };
+    found(Mistake::SentEarlierForgotten, over(&[Old, JointOld], ballots(1, 2, &[write(1), left(&[1])])));
+    found(
+        Mistake::StampAgainPerList,
+        over(&[JointOld, Old], ballots(1, 0, &[cas(9, 2), write(1), left(&[1, 3])])),
+    );
+    found(Mistake::BallotReadListOnly, over(&[JointNew, JointOld], ballots(2, 0, &[cas(2, 0), cas(1, 0)])));
+    found(Mistake::MemoryOverEpochs, over(all, ballots(1, 0, &[cas(2, 0), write(1)])));
+    found(Mistake::BallotOverEpochs, over(all, ballots(1, 0, &[cas(2, 0), write(1)])));
     assert_eq!(missed, []);
 }

@@ -1,58 +1,76 @@
 //! The model's coordinators: they decide by `kvorum_core::{write, conditional}`.
 
+use crate::change::{on, targets};
 use crate::history::End;
 use crate::replica::{Answer, Heard, Record};
-use crate::{Case, Mistake, Phase, REPLICAS, Script, Source, State, Step, quorum, writer_of};
+use crate::{Case, Mistake, Phase, Script, Source, State, Step, quorum, writer_of};
+use kvorum_core::configuration::{PerList, Route, Slot};
 use kvorum_core::{
-    AcceptTally, AcceptVerdict, ConditionalOutcome, Lineage, Next, PrepareTally, PrepareVerdict, Prepared,
-    Stamp, Version, WriteTally, WriteVerdict,
+    AcceptVerdict, ConditionalOutcome, Lineage, Next, PrepareVerdict, Prepared, Stamp, Version, WriteTally,
+    WriteVerdict,
 };
 use std::collections::BTreeSet;
 
 const ACK: usize = 2;
 
-/// The replicas that have not answered.
-fn open<T>(answers: &[Option<T>]) -> impl Iterator<Item = usize> {
-    answers.iter().enumerate().filter(|(_, answer)| answer.is_none()).map(|(at, _)| at)
+/// No answers yet.
+fn silent<T: Clone>(state: &State) -> Vec<Option<T>> {
+    vec![None; state.replicas.len()]
+}
+
+fn slot(at: usize) -> Slot {
+    Slot(u16::try_from(at).unwrap())
 }
 
 impl Case {
     /// The steps that `client` can take.
     pub(crate) fn client_steps(&self, state: &State, client: usize, steps: &mut Vec<Step>) {
-        let votes = |at: &usize| state.replicas[*at].votes();
         let may_fail = state.failures < self.failures_max;
-        match &state.clients[client].phase {
+        let me = &state.clients[client];
+        let route = self.route(me.epoch);
+        let serves = |at: &usize| state.replicas[*at].epoch == me.epoch;
+        let votes = |at: &usize| serves(at) && state.replicas[*at].votes();
+        match &me.phase {
             Phase::Waiting if matches!(self.scripts[client], Script::Read { times: 0 }) => {}
-            Phase::Waiting => steps.push(Step::Begin(client)),
+            Phase::Waiting => {
+                let epochs = || state.replicas.iter().map(|replica| replica.epoch);
+                let (oldest, newest) = (epochs().min().unwrap(), epochs().max().unwrap());
+                steps.extend((oldest..=newest).map(|epoch| Step::Begin(client, epoch)));
+            }
             Phase::Asking { answered, .. } => {
-                let left = (0..REPLICAS).filter(|at| !answered.contains(at));
+                let left = on(route.reads()).filter(|at| !answered.contains(at));
                 steps.extend(left.filter(votes).map(|at| Step::Tell(client, at)));
             }
             Phase::Reading { seen, .. } => {
-                let left = (0..REPLICAS).filter(|at| seen.iter().all(|(known, _)| known != at));
+                let left = on(route.reads()).filter(|at| seen.iter().all(|(known, _)| known != at));
                 steps.extend(left.filter(votes).map(|at| Step::Tell(client, at)));
             }
             Phase::Writing { answers, .. } => {
-                for at in open(answers) {
-                    steps.push(Step::Deliver(client, at));
+                for at in targets(route).filter(|at| answers[*at].is_none()) {
+                    if serves(&at) {
+                        steps.push(Step::Deliver(client, at));
+                    }
                     if may_fail {
                         steps.extend([Step::Refuse(client, at), Step::GiveUp(client, at)]);
                     }
                 }
             }
             Phase::WritingBack { holders, .. } => {
-                let left = (0..REPLICAS).filter(|at| !holders.contains(at));
+                let left = targets(route).filter(|at| !holders.contains(at));
                 steps.extend(left.filter(votes).map(|at| Step::Deliver(client, at)));
             }
             Phase::Preparing { answers, .. } => {
-                steps.extend(open(answers).filter(votes).map(|at| Step::Deliver(client, at)));
+                let left = targets(route).filter(|at| answers[*at].is_none());
+                steps.extend(left.filter(votes).map(|at| Step::Deliver(client, at)));
                 if may_fail {
                     steps.push(Step::Die(client));
                 }
             }
             Phase::Accepting { answers, .. } => {
-                for at in open(answers) {
-                    steps.push(Step::Deliver(client, at));
+                for at in targets(route).filter(|at| answers[*at].is_none()) {
+                    if serves(&at) {
+                        steps.push(Step::Deliver(client, at));
+                    }
                     if may_fail {
                         steps.push(Step::GiveUp(client, at));
                     }
@@ -63,6 +81,55 @@ impl Case {
             }
             Phase::Done => {}
         }
+    }
+
+    /// Goes on in the next epoch.
+    pub(crate) fn replan(&self, state: &mut State, client: usize) {
+        let before = state.clients[client].clone();
+        let next = before.epoch + 1;
+        match &before.phase {
+            Phase::Writing { version, answers, .. } => {
+                self.leave(state, client, (Record::plain(*version), Source::Writer), answers, false);
+                state.clients[client].was_sent = true;
+            }
+            Phase::Accepting { record, answers, .. } => {
+                self.leave(state, client, (*record, Source::Ballot), answers, false);
+                if record.lineage.origin == record.version {
+                    state.clients[client].was_sent = true;
+                }
+            }
+            _ => {}
+        }
+        let lists = silent(state);
+        let me = &mut state.clients[client];
+        me.epoch = next;
+        me.was_earlier |= me.was_sent && self.mistake != Mistake::SentEarlierForgotten;
+        match before.phase {
+            Phase::Asking { newest, .. } => me.phase = Phase::Asking { answered: BTreeSet::new(), newest },
+            Phase::Reading { rounds, .. } | Phase::WritingBack { rounds, .. } => {
+                me.phase = Phase::Reading { seen: BTreeSet::new(), rounds };
+            }
+            Phase::Writing { version, stamp, .. } => {
+                me.phase = Phase::Writing { version, stamp, answers: lists };
+            }
+            Phase::Accepting { record, base, outcome, .. } if self.mistake == Mistake::BallotOverEpochs => {
+                me.phase = Phase::Accepting { record, base, outcome, answers: lists };
+            }
+            Phase::Preparing { ballot, .. } => self.prepare(state, client, ballot),
+            Phase::Accepting { record, .. } => {
+                if record.lineage.origin == record.version {
+                    me.earlier.push(record.version);
+                }
+                self.prepare(state, client, record.version);
+            }
+            Phase::Waiting | Phase::Done => {}
+        }
+    }
+
+    /// The lists on which the client counts the answers to its ballots.
+    fn ballot_route(&self, state: &State, client: usize) -> Route<'static> {
+        let route = self.route(state.clients[client].epoch);
+        if self.mistake == Mistake::BallotReadListOnly { Route::single(route.reads()) } else { route }
     }
 
     fn stamp(state: &mut State, client: usize, above: Version) -> Version {
@@ -76,7 +143,7 @@ impl Case {
 
     fn write(state: &mut State, client: usize, above: Version, stamp: Stamp) {
         let version = Self::stamp(state, client, above);
-        state.clients[client].phase = Phase::Writing { version, stamp, answers: vec![None; REPLICAS] };
+        state.clients[client].phase = Phase::Writing { version, stamp, answers: silent(state) };
     }
 
     fn prepare(&self, state: &mut State, client: usize, above: Version) {
@@ -86,7 +153,7 @@ impl Case {
         }
         state.ballots += 1;
         let ballot = Self::stamp(state, client, above);
-        state.clients[client].phase = Phase::Preparing { ballot, answers: vec![None; REPLICAS] };
+        state.clients[client].phase = Phase::Preparing { ballot, answers: silent(state) };
     }
 
     fn end(&self, state: &mut State, client: usize, end: End) {
@@ -96,8 +163,9 @@ impl Case {
         client.phase = if client.reads_left == 0 { Phase::Done } else { Phase::Waiting };
     }
 
-    pub(crate) fn begin(&self, state: &mut State, client: usize) {
+    pub(crate) fn begin(&self, state: &mut State, client: usize, epoch: usize) {
         state.history.begin(client);
+        state.clients[client].epoch = epoch;
         match self.scripts[client] {
             Script::Read { .. } => {
                 state.clients[client].phase = Phase::Reading { seen: BTreeSet::new(), rounds: 1 };
@@ -108,6 +176,7 @@ impl Case {
             }
             Script::Write { .. } => Self::write(state, client, Version::ZERO, Stamp::Unasked),
             Script::Cas { .. } => self.prepare(state, client, Version::ZERO),
+            Script::Left { .. } => {}
         }
     }
 
@@ -137,8 +206,9 @@ impl Case {
     }
 
     fn judge_write_back(&self, state: &mut State, client: usize) {
+        let route = self.route(state.clients[client].epoch);
         if let Phase::WritingBack { record, holders, .. } = &state.clients[client].phase
-            && holders.len() >= ACK
+            && route.writes().all(|list| on(list).filter(|at| holders.contains(at)).count() >= ACK)
         {
             let value = writer_of(record.lineage.origin);
             self.end(state, client, End::Saw(value));
@@ -161,7 +231,12 @@ impl Case {
             Phase::Preparing { ballot, .. } => {
                 let named = self.mistake != Mistake::ForgetEarlier;
                 let earlier = if named { state.clients[client].earlier.clone() } else { Vec::new() };
-                let heard = state.replicas[at].promise(ballot, &earlier, self.mistake);
+                let mut heard = state.replicas[at].promise(ballot, &earlier, self.mistake);
+                if let Heard::Promised(promise) = &mut heard
+                    && state.clients[client].was_earlier
+                {
+                    (promise.may_have_held, promise.may_have_built) = (true, true);
+                }
                 self.hear_promise(state, client, at, heard);
             }
             Phase::Accepting { record, .. } => {
@@ -204,7 +279,7 @@ impl Case {
 
     pub(crate) fn die(&self, state: &mut State, client: usize) {
         if let Phase::Accepting { record, answers, .. } = state.clients[client].phase.clone() {
-            self.leave(state, (record, Source::Ballot), &answers, false);
+            self.leave(state, client, (record, Source::Ballot), &answers, false);
         }
         state.clients[client].phase = Phase::Done;
     }
@@ -214,17 +289,20 @@ impl Case {
     fn leave(
         &self,
         state: &mut State,
+        client: usize,
         (record, source): (Record, Source),
         answers: &[Option<Answer>],
         is_taken: bool,
     ) {
         let keeps_hints = is_taken || source == Source::Writer || self.mistake == Mistake::HintsBeforeTaken;
-        for (at, answer) in answers.iter().enumerate() {
+        let epoch = state.clients[client].epoch;
+        for at in targets(self.route(epoch)) {
+            let answer = answers[at];
             if matches!(answer, None | Some(Answer::Unknown)) {
-                state.late.insert((at, record, source));
+                state.late.insert((at, record, source, epoch));
             }
             if keeps_hints && matches!(answer, Some(Answer::Unknown | Answer::Refused)) {
-                state.late.insert((at, record, Source::Hint));
+                state.late.insert((at, record, Source::Hint, 0));
             }
         }
     }
@@ -234,24 +312,34 @@ impl Case {
             return;
         };
         answers[at] = Some(answer);
-        let mut tally = WriteTally::new(quorum(), stamp);
-        for answer in answers.iter().flatten() {
-            match *answer {
+        let me = &state.clients[client];
+        let mut tally = PerList::of_write(self.route(me.epoch), quorum(), stamp);
+        for (at, answer) in answers.iter().enumerate() {
+            let Some(answer) = *answer else { continue };
+            tally.count(slot(at), |tally| match answer {
                 Answer::Stored => tally.stored(),
-                Answer::Superseded { by, surely_never_held } => tally.superseded(by, surely_never_held),
+                // It does not remember the epoch before.
+                Answer::Superseded { by, surely_never_held } => {
+                    tally.superseded(by, surely_never_held && !me.was_earlier);
+                }
                 Answer::Contested(by) if self.mistake == Mistake::StampAgainContested => tally.too_late(by),
                 Answer::Contested(by) => tally.contested(by),
-                Answer::Refused => tally.refused(),
-                Answer::Unknown => tally.unknown(),
-            }
+                // It may have taken the record in the epoch before.
+                Answer::Refused if !me.was_earlier => tally.refused(),
+                Answer::Refused | Answer::Unknown => tally.unknown(),
+            });
         }
-        let verdict = tally.verdict();
+        if me.was_earlier {
+            tally.sent_earlier();
+        }
+        let verdict = self.write_verdict(&tally);
         if verdict == WriteVerdict::Pending {
             state.clients[client].phase = Phase::Writing { version, stamp, answers };
             return;
         }
         self.leave(
             state,
+            client,
             (Record::plain(version), Source::Writer),
             &answers,
             verdict == WriteVerdict::Reached,
@@ -262,6 +350,7 @@ impl Case {
                 Self::write(state, client, above, Stamp::Asked);
             }
             WriteVerdict::Ballot { above } => {
+                state.clients[client].was_sent = true;
                 state.clients[client].earlier.push(version);
                 self.prepare(state, client, above);
             }
@@ -269,17 +358,29 @@ impl Case {
         }
     }
 
+    fn write_verdict(&self, tally: &PerList<'_, WriteTally>) -> WriteVerdict {
+        let verdict = tally.verdict();
+        let mut each = tally.tallies().map(WriteTally::verdict);
+        let is_again = |verdict: &WriteVerdict| matches!(verdict, WriteVerdict::StampAgain { .. });
+        let mistaken = if self.mistake == Mistake::StampAgainPerList { each.find(is_again) } else { None };
+        mistaken.unwrap_or(verdict)
+    }
+
     fn hear_promise(&self, state: &mut State, client: usize, at: usize, heard: Heard) {
         let Phase::Preparing { ballot, mut answers } = state.clients[client].phase.clone() else { return };
         answers[at] = Some(heard);
         let named = self.mistake != Mistake::ForgetEarlier;
         let earlier = if named { state.clients[client].earlier.clone() } else { Vec::new() };
-        let mut tally = PrepareTally::new(quorum(), &earlier);
-        for heard in answers.iter().flatten() {
-            match *heard {
+        let mut tally = PerList::of_promises(self.ballot_route(state, client), quorum(), &earlier);
+        for (at, heard) in answers.iter().enumerate() {
+            let Some(heard) = *heard else { continue };
+            tally.count(slot(at), |tally| match heard {
                 Heard::Promised(promise) => tally.promised(promise),
                 Heard::Denied(by) => tally.denied(by),
-            }
+            });
+        }
+        if state.clients[client].was_earlier {
+            tally.sent_earlier();
         }
         match tally.verdict() {
             PrepareVerdict::Ready(mut prepared) => {
@@ -301,7 +402,7 @@ impl Case {
         let base = Record { version: found.version, lineage: found.lineage, is_conditional: true };
         let holds = match self.scripts[client] {
             Script::Write { .. } => true,
-            Script::Read { .. } => false,
+            Script::Read { .. } | Script::Left { .. } => false,
             Script::Cas { expects, .. } => writer_of(base.lineage.origin) == expects,
         };
         let (record, outcome) = match prepared.next(holds) {
@@ -326,7 +427,7 @@ impl Case {
                 return;
             }
         };
-        let answers = vec![None; REPLICAS];
+        let answers = silent(state);
         state.clients[client].phase = Phase::Accepting { record, base, outcome, answers };
     }
 
@@ -344,26 +445,28 @@ impl Case {
             return;
         };
         answers[at] = Some(answer);
-        let mut tally = AcceptTally::new(quorum());
-        for answer in answers.iter().flatten() {
-            match *answer {
+        let mut tally = PerList::of_ballot(self.ballot_route(state, client), quorum());
+        for (at, answer) in answers.iter().enumerate() {
+            let Some(answer) = *answer else { continue };
+            tally.count(slot(at), |tally| match answer {
                 Answer::Stored => tally.taken(),
                 Answer::Superseded { by, .. } | Answer::Contested(by) => tally.denied(by),
                 Answer::Refused => tally.refused(),
                 Answer::Unknown => tally.unknown(),
-            }
+            });
         }
         let verdict = tally.verdict();
         if verdict == AcceptVerdict::Pending {
             state.clients[client].phase = Phase::Accepting { record, base, outcome, answers };
             return;
         }
-        self.leave(state, (record, Source::Ballot), &answers, verdict == AcceptVerdict::Taken);
+        self.leave(state, client, (record, Source::Ballot), &answers, verdict == AcceptVerdict::Taken);
         match verdict {
             AcceptVerdict::Taken => self.end_conditional(state, client, base, outcome),
             AcceptVerdict::Again { above, is_nowhere } => {
                 // A base that is accepted anew is not the write's own record.
                 if record.lineage.origin == record.version && !is_nowhere {
+                    state.clients[client].was_sent = true;
                     state.clients[client].earlier.push(record.version);
                 }
                 self.prepare(state, client, above);

@@ -106,7 +106,7 @@ impl Script {
     fn effect(self, client: usize, value: Value) -> (Value, End) {
         let holds = match self {
             Self::Read { .. } => false,
-            Self::Write { .. } => true,
+            Self::Write { .. } | Self::Left { .. } => true,
             Self::Cas { expects, .. } => expects == value,
         };
         if holds { (client, End::Wrote) } else { (value, End::Saw(value)) }

@@ -7,6 +7,9 @@
 //! condition; readers that write back; coordinators that die; hints, late requests and repair, which copy records at
 //! any time; a crash with loss of memory, and a lost disk that is refilled. Every interleaving is explored, of several
 //! small cases, each for one danger. Coordinators and replicas decide by the code of the crate itself.
+//!
+//! In cases with a *change*, the last of the replicas changes: requests count on both lists of a joint epoch, replicas
+//! serve requests of their own epoch only, and coordinators plan again when they meet a newer one.
 
 #![expect(
     clippy::indexing_slicing,
@@ -15,17 +18,17 @@
 )]
 
 mod cases;
+mod change;
 mod coordinator;
 mod history;
 mod replica;
 
+use change::{Epoch, NO_CHANGE};
 use history::History;
 use kvorum_core::{ConditionalOutcome, Quorum, Stamp, Version};
 use replica::{Answer, Heard, Record, Replica};
 use stateright::{Model, Property};
 use std::collections::BTreeSet;
-
-const REPLICAS: usize = 3;
 
 /// What is wrong in a case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,6 +66,16 @@ enum Mistake {
     AnyBase,
     /// A promise is taken back although it stands for an earlier one as well.
     TakeBackAny,
+    /// A plain write is stamped again as soon as one of two lists says so.
+    StampAgainPerList,
+    /// Promises and records of ballots count on the list that is read only.
+    BallotReadListOnly,
+    /// A write is judged by the replicas of its newest epoch, although its record was sent in one before.
+    SentEarlierForgotten,
+    /// A ballot goes on in the next epoch.
+    BallotOverEpochs,
+    /// A replica remembers from epochs before which versions it held.
+    MemoryOverEpochs,
 }
 
 /// The operations of one client.
@@ -75,6 +88,8 @@ enum Script {
     Cas { clock: u64, expects: usize },
     /// Reads `times` times, one after the other.
     Read { times: usize },
+    /// Has written to some of the replicas when the case begins, and its coordinator has died.
+    Left { clock: u64, on: &'static [usize] },
 }
 
 /// A case to explore.
@@ -90,6 +105,8 @@ struct Case {
     losses_max: usize,
     /// Ballots that all operations together may try.
     ballots_max: usize,
+    /// The epochs, one after the other.
+    epochs: &'static [Epoch],
 }
 
 /// The sender of a record.
@@ -137,14 +154,22 @@ struct Client {
     lost: Option<usize>,
     /// Versions under which its record may have been taken.
     earlier: Vec<Version>,
+    /// The epoch of its plan.
+    epoch: usize,
+    /// Whether its record was sent.
+    was_sent: bool,
+    /// Whether its record was sent in an epoch before.
+    was_earlier: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct State {
     replicas: Vec<Replica>,
     clients: Vec<Client>,
-    /// Hints, and requests that no coordinator waits for any more.
-    late: BTreeSet<(usize, Record, Source)>,
+    /// Hints, and requests that no coordinator waits for any more, with their epochs.
+    late: BTreeSet<Late>,
+    /// The replicas that the new owner was compared with.
+    compared: BTreeSet<usize>,
     ballots: usize,
     failures: usize,
     crashes: usize,
@@ -154,10 +179,14 @@ struct State {
     history: History,
 }
 
+/// A record on its way to a replica, in an epoch.
+type Late = (usize, Record, Source, usize);
+
 /// A step: the client, and the replica where it needs one.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Step {
-    Begin(usize),
+    /// The second is the epoch that the coordinator knows.
+    Begin(usize, usize),
     /// A replica tells a writer or a reader what it holds.
     Tell(usize, usize),
     /// A replica takes a request of the client's present phase, and answers.
@@ -166,16 +195,20 @@ enum Step {
     GiveUp(usize, usize),
     /// The coordinator of a client ends. Its requests may still arrive.
     Die(usize),
-    DeliverLate(usize, Record, Source),
+    DeliverLate(usize, Record, Source, usize),
     Repair(usize, usize),
     Crash(usize),
     Lose(usize),
     Refill(usize, usize),
     DropPromise(usize),
+    Adopt(usize),
+    Compare(usize),
+    /// A coordinator meets the next epoch, and goes on in it.
+    Replan(usize),
 }
 
 fn quorum() -> Quorum {
-    Quorum::new(2, 3, 3).unwrap()
+    Quorum::new(2, 3, 4).unwrap()
 }
 
 fn writer_of(version: Version) -> usize {
@@ -200,20 +233,23 @@ impl State {
                 Phase::WritingBack { holders, .. } => (holders.contains(&at), None, None, None),
                 Phase::Waiting | Phase::Done => (false, None, None, None),
             };
-            let late: Vec<(Record, Source)> = self
+            let late: Vec<(Record, Source, usize)> = self
                 .late
                 .iter()
                 .filter(|(known, ..)| *known == at)
-                .map(|(_, record, source)| (*record, *source))
+                .map(|(_, record, source, epoch)| (*record, *source, *epoch))
                 .collect();
-            (&self.replicas[at], self.clients.iter().map(of_client).collect::<Vec<_>>(), late)
+            // In a change, the two that stay can be exchanged for each other.
+            let kind = if self.replicas.len() == 3 { 0 } else { at.max(1) };
+            let of_clients = self.clients.iter().map(of_client).collect::<Vec<_>>();
+            (kind, &self.replicas[at], of_clients, late, self.compared.contains(&at))
         };
-        let mut order: Vec<usize> = (0..REPLICAS).collect();
+        let mut order: Vec<usize> = (0..self.replicas.len()).collect();
         order.sort_by_cached_key(|at| known(*at));
         if order.is_sorted() {
             return self;
         }
-        let mut place = vec![0; REPLICAS];
+        let mut place = vec![0; self.replicas.len()];
         for (new, old) in order.iter().enumerate() {
             place[*old] = new;
         }
@@ -240,23 +276,32 @@ impl State {
                 Phase::Waiting | Phase::Done => {}
             }
         }
-        let late = self.late.iter().map(|(at, record, source)| (place[*at], *record, *source)).collect();
+        let late = self
+            .late
+            .iter()
+            .map(|(at, record, source, epoch)| (place[*at], *record, *source, *epoch))
+            .collect();
+        let compared = moved(&self.compared);
         let mut replicas: Vec<Replica> = order.iter().map(|old| self.replicas[*old].clone()).collect();
         for replica in &mut replicas {
             if let Some(sources) = &mut replica.filling_from {
                 *sources = sources.iter().map(|at| place[*at]).collect();
             }
         }
-        Self { replicas, clients, late, ..self }
+        Self { replicas, clients, late, compared, ..self }
     }
 
     /// Forgets what can change nothing any more, so that more states become equal.
     fn forget_what_is_over(&mut self) {
         let replicas = &self.replicas;
-        self.late.retain(|(at, record, _)| replicas[*at].stored.version < record.version);
+        self.late.retain(|(at, record, source, epoch)| {
+            let is_in_time = *source == Source::Hint || *epoch >= replicas[*at].epoch;
+            is_in_time && replicas[*at].stored.version < record.version
+        });
         for client in &mut self.clients {
             if client.phase == Phase::Done {
-                (client.clock, client.reads_left) = (0, 0);
+                (client.clock, client.reads_left, client.epoch) = (0, 0, 0);
+                (client.was_earlier, client.was_sent) = (false, false);
                 client.earlier.clear();
             }
         }
@@ -279,14 +324,27 @@ impl Client {
     }
 }
 
+impl Client {
+    fn is_under_way(&self) -> bool {
+        !matches!(self.phase, Phase::Waiting | Phase::Done)
+    }
+}
+
 impl Case {
-    /// Whether a read that asks two replicas right now, and finds the same record on both, is explained.
+    /// Whether a read that asks two replicas right now, and finds the same record on a quorum of each list, is explained.
     fn reads_are_explained(&self, state: &State) -> bool {
-        let voting: Vec<&Replica> = state.replicas.iter().filter(|replica| replica.votes()).collect();
-        voting.iter().enumerate().all(|(at, replica)| {
-            let is_returned = voting[..at].iter().any(|other| other.stored == replica.stored);
-            let value = writer_of(replica.stored.lineage.origin);
-            !is_returned || state.history.explains_read(self, value)
+        (0..self.epochs.len()).all(|epoch| {
+            let serving = |list| {
+                let all = change::on(list).map(|at| &state.replicas[at]);
+                all.filter(|replica| replica.votes() && replica.epoch == epoch)
+            };
+            let route = self.route(epoch);
+            serving(route.reads()).all(|replica| {
+                let holds = |other: &&Replica| other.stored == replica.stored;
+                let is_returned = route.writes().all(|list| serving(list).filter(holds).count() >= 2);
+                let value = writer_of(replica.stored.lineage.origin);
+                !is_returned || state.history.explains_read(self, value)
+            })
         })
     }
 }
@@ -300,20 +358,43 @@ impl Model for Case {
             let (clock, reads_left) = match *script {
                 Script::Write { clock, .. } | Script::Cas { clock, .. } => (clock, 0),
                 Script::Read { times } => (0, times),
+                Script::Left { .. } => (0, 0),
             };
-            Client { phase: Phase::Waiting, clock, reads_left, lost: None, earlier: Vec::new() }
+            let phase = if matches!(script, Script::Left { .. }) { Phase::Done } else { Phase::Waiting };
+            Client {
+                phase,
+                clock,
+                reads_left,
+                lost: None,
+                earlier: Vec::new(),
+                epoch: 0,
+                was_earlier: false,
+                was_sent: false,
+            }
         };
-        vec![State {
-            replicas: vec![Replica::new(); REPLICAS],
+        let mut state = State {
+            replicas: vec![Replica::new(); self.replicas()],
             clients: self.scripts.iter().map(client).collect(),
             late: BTreeSet::new(),
+            compared: BTreeSet::new(),
             ballots: 0,
             failures: 0,
             crashes: 0,
             losses: 0,
             highest: 0,
             history: History::new(self.scripts.len()),
-        }]
+        };
+        for (client, script) in self.scripts.iter().enumerate() {
+            if let Script::Left { clock, on } = *script {
+                state.history.begin(client);
+                state.highest = state.highest.max(clock);
+                let record = Record::plain(Version::from_words(clock, client as u64));
+                for at in on {
+                    state.replicas[*at].apply(record, Source::Writer, self.mistake);
+                }
+            }
+        }
+        vec![state.canonical()]
     }
 
     fn actions(&self, state: &State, steps: &mut Vec<Step>) {
@@ -324,9 +405,13 @@ impl Model for Case {
         for client in 0..self.scripts.len() {
             self.client_steps(state, client, steps);
         }
-        let changes =
-            |(at, record, _): &&(usize, Record, Source)| state.replicas[*at].stored.version < record.version;
-        let late = |(at, record, source): &(usize, Record, Source)| Step::DeliverLate(*at, *record, *source);
+        self.change_steps(state, steps);
+        let changes = |(at, record, source, epoch): &&Late| {
+            let replica = &state.replicas[*at];
+            let is_served = *source == Source::Hint || *epoch == replica.epoch;
+            is_served && replica.stored.version < record.version
+        };
+        let late = |(at, record, source, epoch): &Late| Step::DeliverLate(*at, *record, *source, *epoch);
         steps.extend(state.late.iter().filter(changes).map(late));
         for (at, replica) in state.replicas.iter().enumerate() {
             let is_behind = |from: &usize| state.replicas[*from].stored.version > replica.stored.version;
@@ -337,7 +422,7 @@ impl Model for Case {
                 let voting = sources.iter().filter(|from| state.replicas[**from].votes() && !is_early);
                 steps.extend(voting.map(|from| Step::Refill(*from, at)));
             } else if self.repairs {
-                let voting = (0..REPLICAS).filter(|from| state.replicas[*from].votes());
+                let voting = (0..state.replicas.len()).filter(|from| state.replicas[*from].votes());
                 steps.extend(voting.filter(is_behind).map(|from| Step::Repair(from, at)));
             }
             if state.crashes < self.crashes_max {
@@ -355,7 +440,7 @@ impl Model for Case {
     fn next_state(&self, last: &State, step: Step) -> Option<State> {
         let mut state = last.clone();
         match step {
-            Step::Begin(client) => self.begin(&mut state, client),
+            Step::Begin(client, epoch) => self.begin(&mut state, client, epoch),
             Step::Tell(client, at) => self.tell(&mut state, client, at),
             Step::Deliver(client, at) => self.deliver(&mut state, client, at),
             Step::Refuse(client, at) | Step::GiveUp(client, at) => {
@@ -366,8 +451,8 @@ impl Model for Case {
                 state.failures += 1;
                 self.die(&mut state, client);
             }
-            Step::DeliverLate(at, record, source) => {
-                state.late.remove(&(at, record, source));
+            Step::DeliverLate(at, record, source, epoch) => {
+                state.late.remove(&(at, record, source, epoch));
                 state.replicas[at].apply(record, source, self.mistake);
             }
             Step::Repair(from, to) => {
@@ -384,7 +469,7 @@ impl Model for Case {
                 for client in &mut state.clients {
                     client.lost = client.phase.has_answer_of(at).then_some(at);
                 }
-                state.replicas[at].lose((0..REPLICAS).filter(|other| *other != at).collect());
+                state.replicas[at].lose((0..last.replicas.len()).filter(|other| *other != at).collect());
             }
             Step::Refill(from, to) => {
                 let (record, word) = (state.replicas[from].stored, state.word());
@@ -397,6 +482,9 @@ impl Model for Case {
                 }
             }
             Step::DropPromise(at) => state.replicas[at].drop_promise(),
+            Step::Adopt(at) => state.replicas[at].adopt(self.mistake),
+            Step::Compare(from) => self.compare(&mut state, from),
+            Step::Replan(client) => self.replan(&mut state, client),
         }
         for (client, before) in state.clients.iter_mut().zip(&last.clients) {
             if std::mem::discriminant(&client.phase) != std::mem::discriminant(&before.phase) {

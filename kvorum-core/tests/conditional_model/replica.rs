@@ -40,6 +40,8 @@ pub(crate) enum Heard {
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Replica {
+    /// The epoch that it has adopted.
+    pub(crate) epoch: usize,
     pub(crate) stored: Record,
     promised: Version,
     /// Whether no earlier promise was open when it was given.
@@ -60,6 +62,7 @@ pub(crate) struct Replica {
 impl Replica {
     pub(crate) fn new() -> Self {
         Self {
+            epoch: 0,
             stored: Record::FIRST,
             promised: Version::ZERO,
             is_alone: false,
@@ -160,6 +163,14 @@ impl Replica {
             (self.promised, self.is_alone) = (Version::ZERO, false);
         }
         Answer::Stored
+    }
+
+    pub(crate) fn adopt(&mut self, mistake: Mistake) {
+        self.epoch += 1;
+        if mistake != Mistake::MemoryOverEpochs {
+            self.held.clear();
+            self.built.clear();
+        }
     }
 
     /// Loses what is in memory only.

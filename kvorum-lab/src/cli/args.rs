@@ -15,8 +15,9 @@ use crate::units::{parse_count, parse_duration};
 
 /// Offer a load to running nodes and print what came of it.
 #[derive(Debug, Clone, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
 pub struct BenchArgs {
-    /// put, get (the default), delete, mixed or scan, then the nodes as http://HOST:PORT; connections are dealt
+    /// put, get (the default), delete, mixed, scan, cas or add, then the nodes as http://HOST:PORT; connections are dealt
     /// to them in turn
     #[arg(value_name = "[WORK] URL")]
     pub words: Vec<String>,
@@ -117,9 +118,13 @@ pub struct BenchArgs {
     /// to B)
     #[arg(long, value_name = "RATES", conflicts_with_all = ["rate", "put_rate", "find_max", "hlog"])]
     pub rate_steps: Option<RateSteps>,
-    /// Compare every body with what it must be, and say what was compared
+    /// Compare every body with what it must be, and say what was compared; cas: check that each version was replaced by one
+    /// write at most, and none was skipped; add: check the sums
     #[arg(long)]
     pub verify: bool,
+    /// cas, add: send the writes to the nodes in turn, not to the first replica of their key
+    #[arg(long)]
+    pub no_routing: bool,
     /// Open loop: wake no more often than this, and send what has become due together; latency counts from when it was
     /// due. The driver then costs less of a machine that it shares with the nodes
     #[arg(long, value_parser = parse_duration)]
@@ -166,6 +171,17 @@ pub enum Work {
     Mixed,
     /// Read ranges
     Scan,
+    /// Replace values on the condition that they are still the same
+    Cas,
+    /// Add 1 to numbers
+    Add,
+}
+
+impl Work {
+    /// Whether its clients want the same keys: a closed loop of its own.
+    pub(super) fn is_of_rivals(self) -> bool {
+        matches!(self, Self::Cas | Self::Add)
+    }
 }
 
 /// The rates of an open loop.
@@ -311,6 +327,9 @@ impl BenchArgs {
         let said = words.first().and_then(|word| Work::from_str(word, false).ok());
         if said.is_some() {
             words.remove(0);
+        }
+        if self.no_routing && !said.is_some_and(Work::is_of_rivals) {
+            return Err(LabError::Usage("--no-routing: only cas and add are routed".into()));
         }
         if let (Some(said), Some(_)) = (said, &self.script) {
             let said = said.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());

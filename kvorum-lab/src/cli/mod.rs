@@ -20,7 +20,9 @@ use crate::load::{LEAD, Outcome, Plan, RunOptions, prefill_with, run_with};
 use crate::monitor::Monitor;
 use crate::report::{Distributions, Report};
 
+mod add;
 mod args;
+mod cas;
 mod plan;
 mod search;
 mod steps;
@@ -110,6 +112,9 @@ struct Series {
 
 /// Makes the runs; returns the report and the exit code.
 fn bench(args: &BenchArgs) -> Result<(String, u8), LabError> {
+    if args.read_words()?.0.is_of_rivals() {
+        return cas::run(args, &stop_signal()?);
+    }
     let (plan, mut options) = (plan(args)?, options(args)?);
     let stop = stop_signal()?;
     options.stop = Some(stop.clone());

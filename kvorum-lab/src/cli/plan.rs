@@ -47,7 +47,7 @@ pub fn options(args: &BenchArgs) -> Result<RunOptions, LabError> {
         (Work::Mixed, Some(ycsb), _) => Some(ycsb.mix()),
         (Work::Mixed, None, Some(mix)) => Some(mix),
         (Work::Mixed, None, None) if args.put_rate.is_none() => Some(halves(args.read_fraction)?),
-        (Work::Put | Work::Get | Work::Mixed | Work::Scan, ..) => None,
+        (Work::Put | Work::Get | Work::Mixed | Work::Scan | Work::Cas | Work::Add, ..) => None,
     };
     Ok(RunOptions {
         warm_up: args.warmup.unwrap_or_default(),
@@ -69,6 +69,9 @@ pub fn options(args: &BenchArgs) -> Result<RunOptions, LabError> {
 pub fn plan(args: &BenchArgs) -> Result<Plan, LabError> {
     let dataset = Dataset { keys: args.keys, value_bytes: args.value_size.max(), seed: args.seed };
     let (work, urls, _) = args.read_words()?;
+    if work.is_of_rivals() {
+        return Err(LabError::Usage("cas and add: not for loads of a lab".into()));
+    }
     if work == Work::Scan && args.replicas.is_some() {
         return Err(LabError::Usage("--replicas: a scan's quorum is the nodes' own".into()));
     }
@@ -121,7 +124,9 @@ pub fn plan(args: &BenchArgs) -> Result<Plan, LabError> {
                 stream("get", Operation::Get, open(gets), connections, get_seed),
             ]
         }
-        (Work::Mixed, ..) => vec![stream("mixed", Operation::Get, pacing, all, get_seed)],
+        (Work::Mixed | Work::Cas | Work::Add, ..) => {
+            vec![stream("mixed", Operation::Get, pacing, all, get_seed)]
+        }
     };
     Ok(Plan {
         targets: targets(args, &urls)?,
@@ -133,8 +138,8 @@ pub fn plan(args: &BenchArgs) -> Result<Plan, LabError> {
     })
 }
 
-/// The nodes at `urls`.
-fn targets(args: &BenchArgs, urls: &[&str]) -> Result<Vec<Target>, LabError> {
+/// What a connection over TLS needs, from `args` or the environment; none where neither names authorities.
+pub(super) fn tls(args: &BenchArgs) -> Result<Option<ClientTls>, LabError> {
     let usage = |error: kvorum_tls::PemError| LabError::Usage(error.to_string());
     // An empty variable is how scripts unset one.
     let path = |given: &Option<PathBuf>, variable: &str| {
@@ -143,8 +148,12 @@ fn targets(args: &BenchArgs, urls: &[&str]) -> Result<Vec<Target>, LabError> {
     };
     let identity = path(&args.cert, "KVORUM_CERT").zip(path(&args.key, "KVORUM_KEY"));
     let identity = identity.as_ref().map(|(cert, key)| (cert.as_path(), key.as_path()));
-    let tls =
-        path(&args.ca, "KVORUM_CA").map(|ca| ClientTls::load(&ca, identity).map_err(usage)).transpose()?;
+    path(&args.ca, "KVORUM_CA").map(|ca| ClientTls::load(&ca, identity).map_err(usage)).transpose()
+}
+
+/// The nodes at `urls`.
+fn targets(args: &BenchArgs, urls: &[&str]) -> Result<Vec<Target>, LabError> {
+    let tls = tls(args)?;
     let target = |url: &&str| {
         let url = if args.script.is_some() { split_path(url).0 } else { url };
         let Some(rest) = url.strip_prefix("https://") else { return Ok(parse_url(url)?.into()) };

@@ -1,6 +1,6 @@
 //! The processes of one configuration: started together on fresh directories, awaited, and never left behind.
 //!
-//! Every process that is started is handed to [`Keeper`] at once. It kills them all when the lab gets SIGINT,
+//! Every process that is started is handed to [`ProcessGuard`] at once. It kills them all when the lab gets SIGINT,
 //! SIGTERM or SIGHUP, and when a cluster is dropped. After `kill -9` of the lab its [`Watch`] kills them.
 //! Data is temporary, so nodes are killed rather than drained.
 
@@ -97,20 +97,20 @@ impl Kept {
 
 /// Ends the started processes, however the lab ends.
 #[derive(Debug, Clone, Default)]
-pub struct Keeper {
+pub struct ProcessGuard {
     /// Held while processes are started and ended, so that a signal finds either none or all of them.
     kept: Arc<Mutex<Kept>>,
 }
 
-impl Keeper {
-    /// A keeper that handles signals from now on. The first signal ends the nodes and then the program, with
+impl ProcessGuard {
+    /// A guard that handles signals from now on. The first signal ends the nodes and then the program, with
     /// the exit code that shells use (128 plus the signal's number).
     ///
     /// # Errors
     /// [`LabError::Machine`] if signal handlers or threads are not available.
     pub fn start() -> Result<Self, LabError> {
-        let keeper = Self::default();
-        keeper.kept.lock().unwrap_or_else(PoisonError::into_inner).watch = Some(Watch::start()?);
+        let guard = Self::default();
+        guard.kept.lock().unwrap_or_else(PoisonError::into_inner).watch = Some(Watch::start()?);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -122,7 +122,7 @@ impl Keeper {
         let mut interrupt = listen(SignalKind::interrupt())?;
         let mut terminate = listen(SignalKind::terminate())?;
         let mut hang_up = listen(SignalKind::hangup())?;
-        let kept = Arc::clone(&keeper.kept);
+        let kept = Arc::clone(&guard.kept);
         thread::Builder::new()
             .name("signals".into())
             .spawn(move || {
@@ -137,7 +137,7 @@ impl Keeper {
                 std::process::exit(code)
             })
             .map_err(LabError::machine("start a thread"))?;
-        Ok(keeper)
+        Ok(guard)
     }
 
     fn end(&self) {
@@ -157,7 +157,7 @@ async fn first_of(interrupt: &mut Signal, terminate: &mut Signal, hang_up: &mut 
 /// A running cluster. Dropping it ends its processes and removes their data, if they are the lab's.
 #[derive(Debug)]
 pub struct Cluster {
-    keeper: Keeper,
+    guard: ProcessGuard,
     addresses: Vec<SocketAddr>,
     /// The lab's own processes; empty for a cluster that already ran.
     pids: Vec<u32>,
@@ -177,7 +177,7 @@ impl Cluster {
     /// # Errors
     /// [`LabError::Subject`] with the last lines of a node's log if it ended or was not ready in time.
     pub fn start(
-        keeper: &Keeper,
+        guard: &ProcessGuard,
         binary: &Path,
         scratch: &Path,
         configuration: &Configuration,
@@ -186,7 +186,7 @@ impl Cluster {
             let addresses = urls.iter().map(|url| parse_url(url)).collect::<Result<Vec<_>, _>>()?;
             let commands = urls.iter().map(|url| format!("{RUNS_ALREADY} {url}")).collect();
             let cluster = Self {
-                keeper: keeper.clone(),
+                guard: guard.clone(),
                 addresses,
                 pids: Vec::new(),
                 mark: None,
@@ -198,7 +198,7 @@ impl Cluster {
         }
         let mut tries = 1;
         loop {
-            match Self::spawn(keeper, binary, scratch, configuration) {
+            match Self::spawn(guard, binary, scratch, configuration) {
                 Err(LabError::Subject(why)) if tries < STARTS_MAX && is_port_taken(&why) => tries += 1,
                 result => return result,
             }
@@ -206,7 +206,7 @@ impl Cluster {
     }
 
     fn spawn(
-        keeper: &Keeper,
+        guard: &ProcessGuard,
         binary: &Path,
         scratch: &Path,
         configuration: &Configuration,
@@ -221,7 +221,7 @@ impl Cluster {
         let addresses: Vec<SocketAddr> = std::iter::once(first).chain(others).collect();
         let mut logs = Vec::new();
         let (mut pids, mut commands) = (Vec::new(), Vec::new());
-        let mut kept = keeper.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = guard.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let root = directory.path().to_path_buf();
         kept.directory = Some(directory);
         kept.stop = configuration.stop;
@@ -234,7 +234,7 @@ impl Cluster {
         let each = if configuration.processes == Some(1) { addresses.len() } else { 1 };
         // From here on dropping the cluster ends the processes that have been started.
         let mut cluster = Self {
-            keeper: keeper.clone(),
+            guard: guard.clone(),
             addresses,
             pids: Vec::new(),
             mark,
@@ -305,7 +305,7 @@ impl Cluster {
         let deadline = Instant::now() + READY_MAX;
         for (node, &address) in self.addresses.iter().enumerate() {
             while let Some(refusal) = self.refusal(address)? {
-                let mut kept = self.keeper.kept.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut kept = self.guard.kept.lock().unwrap_or_else(PoisonError::into_inner);
                 let ended = kept.children.iter_mut().zip(logs).find_map(|(child, log)| {
                     child.try_wait().ok().flatten().map(|status| (format!("ended: {status}"), log))
                 });
@@ -399,7 +399,7 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        self.keeper.end();
+        self.guard.end();
     }
 }
 
@@ -547,20 +547,20 @@ mod tests {
         assert_eq!(shown_foreign(&words, &environment, &values), expect);
     }
 
-    /// Goal: no process outlives a keeper's end. Method: a process that would sleep on, and its directory.
+    /// Goal: no process outlives a guard's end. Method: a process that would sleep on, and its directory.
     #[test]
     fn what_is_kept_is_ended() {
-        let keeper = Keeper::default();
+        let guard = ProcessGuard::default();
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().to_path_buf();
         let child = Command::new("sleep").arg("600").spawn().unwrap();
         let pid = child.id();
         {
-            let mut kept = keeper.kept.lock().unwrap();
+            let mut kept = guard.kept.lock().unwrap();
             kept.children.push(child);
             kept.directory = Some(directory);
         }
-        keeper.end();
+        guard.end();
         assert!(machine::cpu_time(pid).is_err(), "process {pid} lives");
         assert!(!path.exists());
     }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::file::{Configuration, LabFile, Load};
-use super::nodes::{Cluster, Keeper, shell};
+use super::nodes::{Cluster, ProcessGuard, shell};
 use super::profile::{Event, Stacks};
 use super::profilers::{Asked, Profiler};
 use super::progress::Progress;
@@ -82,7 +82,7 @@ pub struct Options {
 struct Lab<'a> {
     file: &'a LabFile,
     options: &'a Options,
-    keeper: Keeper,
+    guard: ProcessGuard,
     progress: Progress,
 }
 
@@ -98,7 +98,7 @@ type Filled = Vec<(Dataset, Option<Sizes>, Option<Sizes>)>;
 /// [`LabError::Usage`] if the folder holds results of another lab, [`LabError::Machine`] if it cannot be
 /// written.
 pub fn run(file: &LabFile, text: &str, options: &Options) -> Result<(Results, bool), LabError> {
-    let keeper = Keeper::start()?;
+    let guard = ProcessGuard::start()?;
     for configuration in &file.configurations {
         nodes::check(&options.binary, configuration)?;
     }
@@ -109,7 +109,7 @@ pub fn run(file: &LabFile, text: &str, options: &Options) -> Result<(Results, bo
     let left: Vec<_> = tasks.iter().filter(|(name, task)| !results.has(&name.name, task)).collect();
     let planned = left.iter().map(|(_, task)| planned(file, task));
     let progress = Progress::new(planned.collect(), tasks.len() - left.len());
-    let mut lab = Lab { file, options, keeper, progress };
+    let mut lab = Lab { file, options, guard, progress };
     let begun = Instant::now();
     for (configuration, task) in &left {
         if options.stop_after.is_some_and(|bound| begun.elapsed() >= bound) {
@@ -300,7 +300,7 @@ impl Lab<'_> {
     ) -> Result<(), LabError> {
         self.progress.say("starting nodes");
         let cluster =
-            Cluster::start(&self.keeper, &self.options.binary, &self.options.scratch, configuration)?;
+            Cluster::start(&self.guard, &self.options.binary, &self.options.scratch, configuration)?;
         for record in results.configurations.iter_mut().filter(|record| record.name == configuration.name) {
             record.commands = cluster.commands().to_vec();
         }

@@ -7,49 +7,49 @@ use super::worker::{Work, Worker};
 use crate::cluster::{Exchange, VotesVerdict};
 use crate::coordinator::Coordinator;
 use crate::peer::Reply;
-use kvorum_core::NodeIndex;
+use kvorum_core::Slot;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// The time between two heartbeats to one peer.
-const PULSE_EVERY: Duration = Duration::from_millis(500);
+const HEARTBEAT_EVERY: Duration = Duration::from_millis(500);
 /// The shorter time while this node does not know whether its store is quorum-eligible.
-const PULSE_EVERY_UNKNOWN: Duration = Duration::from_millis(20);
+const HEARTBEAT_EVERY_UNKNOWN: Duration = Duration::from_millis(20);
 /// How long an answer may take.
-const PULSE_TIMEOUT: Duration = Duration::from_secs(1);
+const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The heartbeat to one peer.
 pub(crate) struct Heartbeat {
     own: Rc<Coordinator>,
-    index: NodeIndex,
+    index: Slot,
 }
 
 impl Heartbeat {
-    pub(crate) fn new(own: Rc<Coordinator>, index: NodeIndex) -> Self {
+    pub(crate) fn new(own: Rc<Coordinator>, index: Slot) -> Self {
         Self { own, index }
     }
 }
 
 impl Worker for Heartbeat {
     async fn work(&mut self) -> Work {
-        self.own.pulse(self.index).await;
+        self.own.send_heartbeat(self.index).await;
         let shared = &self.own.shared;
         shared.background.membership.tell_decided();
-        let is_unknown = shared.cluster.roster().verdict() == VotesVerdict::Unknown;
-        Work::Throttled(if is_unknown { PULSE_EVERY_UNKNOWN } else { PULSE_EVERY })
+        let is_unknown = shared.cluster.registry().verdict() == VotesVerdict::Unknown;
+        Work::Throttled(if is_unknown { HEARTBEAT_EVERY_UNKNOWN } else { HEARTBEAT_EVERY })
     }
 }
 
 impl Coordinator {
     /// Sends one heartbeat to the node at `index`, and processes the answer.
-    pub(crate) async fn pulse(&self, index: NodeIndex) {
+    pub(crate) async fn send_heartbeat(&self, index: Slot) {
         let Some(link) = self.link(index) else { return };
         let shared = &self.shared;
         let membership = &shared.background.membership;
         let asked = shared.clock.mono();
-        let Ok(Reply::Pong { wall, cluster_id, roster, votes }) =
-            link.call(&membership.ping(), PULSE_TIMEOUT).await
+        let Ok(Reply::Pong { wall, cluster_id, registry, votes }) =
+            link.call(&membership.ping(), HEARTBEAT_TIMEOUT).await
         else {
             return;
         };
@@ -62,9 +62,9 @@ impl Coordinator {
         }
         membership.meet_cluster_id(index, cluster_id).await;
         let peer = shared.cluster.id_of(index);
-        if let Some(met) = roster.iter().find(|seen| seen.node == peer) {
+        if let Some(met) = registry.iter().find(|seen| seen.node == peer) {
             membership.meet(*met, votes).await;
         }
-        membership.hear(peer, &roster).await;
+        membership.hear(peer, &registry).await;
     }
 }

@@ -8,20 +8,20 @@
 use super::worker::{Control, Work, Worker};
 use super::workers::WorkerId;
 use crate::background::rate_limit::charged_hint;
-use crate::cluster::VotesVerdict;
+use crate::cluster::{SlotTable, VotesVerdict};
 use crate::coordinator::calls::{Calls, Write};
 use crate::coordinator::{Coordinator, Shared};
 use crate::log_limit::LogLimit;
 use crate::peer::{ApplyKind, LinkState, Reply, Request};
 use crate::replica::{Hint, ReplicaError};
-use kvorum_core::{NodeIndex, UnixMillis, Version};
-use std::cell::{Cell, RefCell};
-use std::future::poll_fn;
+use futures_util::{StreamExt, stream};
+use kvorum_core::agreement::Epoch;
+use kvorum_core::{Slot, UnixMillis, Version};
+use std::cell::Cell;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::Poll;
 use std::time::Duration;
 use tokio::sync::Notify;
 
@@ -42,7 +42,7 @@ const ANSWERS_AT_ONCE: Duration = Duration::from_millis(300);
 /// Wakes the tasks that deliver hints.
 #[derive(Debug)]
 pub struct Handoff {
-    calls: Vec<Notify>,
+    calls: SlotTable<Notify>,
     /// Limits the log lines about lost hints.
     losses: LogLimit,
 }
@@ -51,18 +51,16 @@ pub struct Handoff {
 const LOSS_LINES_MAX: u32 = 4;
 const LOSS_LINES_PERIOD: Duration = Duration::from_mins(1);
 
-impl Handoff {
-    /// The handoff of a cluster of `nodes` nodes.
-    pub fn new(nodes: u16) -> Self {
-        let calls = (0..nodes).map(|_| Notify::new()).collect();
-        Self { calls, losses: LogLimit::new(LOSS_LINES_MAX, LOSS_LINES_PERIOD) }
+impl Default for Handoff {
+    fn default() -> Self {
+        Self { calls: SlotTable::default(), losses: LogLimit::new(LOSS_LINES_MAX, LOSS_LINES_PERIOD) }
     }
+}
 
+impl Handoff {
     /// Wakes the task that delivers the hints for the node at `index`.
-    pub fn call(&self, index: NodeIndex) {
-        if let Some(notify) = self.calls.get(usize::from(index.0)) {
-            notify.notify_one();
-        }
+    pub fn call(&self, index: Slot) {
+        self.calls.at(index).notify_one();
     }
 
     /// Whether a lost hint may be logged at `now`, and how many lines were left out before it.
@@ -70,18 +68,15 @@ impl Handoff {
         self.losses.admit(now)
     }
 
-    async fn called(&self, index: NodeIndex) {
-        match self.calls.get(usize::from(index.0)) {
-            Some(notify) => notify.notified().await,
-            None => std::future::pending().await,
-        }
+    async fn called(&self, index: Slot) {
+        self.calls.at(index).notified().await;
     }
 }
 
 /// Delivers hints to one peer: in passes over all that wait, batch by batch.
 pub(crate) struct HintedHandoff {
     own: Rc<Coordinator>,
-    index: NodeIndex,
+    index: Slot,
     control: Option<Arc<Control>>,
     pass: Pass,
 }
@@ -96,7 +91,7 @@ struct Pass {
 }
 
 impl HintedHandoff {
-    pub(crate) fn new(own: Rc<Coordinator>, index: NodeIndex) -> Self {
+    pub(crate) fn new(own: Rc<Coordinator>, index: Slot) -> Self {
         let control = own.shared.background.workers.control(WorkerId::Hints(index));
         Self { own, index, control, pass: Pass::default() }
     }
@@ -168,42 +163,28 @@ impl Worker for HintedHandoff {
 
 impl Coordinator {
     /// Delivers `hints` and returns those that may be forgotten.
-    async fn deliver_batch(&self, index: NodeIndex, hints: Vec<Hint>) -> Result<Vec<Hint>, ReplicaError> {
+    async fn deliver_batch(
+        self: &Rc<Self>,
+        index: Slot,
+        hints: Vec<Hint>,
+    ) -> Result<Vec<Hint>, ReplicaError> {
         let now = self.shared.clock.wall();
-        let done = RefCell::new(Vec::with_capacity(hints.len()));
-        let waiting = RefCell::new(hints.into_iter());
-        let deliver = async || {
-            loop {
-                let next = waiting.borrow_mut().next();
-                let Some(hint) = next else { return Ok(()) };
-                if self.deliver_hint(index, &hint, now).await? {
-                    done.borrow_mut().push(hint);
-                }
-            }
-        };
-        let mut lanes: Vec<_> = (0..IN_FLIGHT_MAX).map(|_| Some(Box::pin(deliver()))).collect();
-        let all = poll_fn(|cx| {
-            let mut is_pending = false;
-            for lane in &mut lanes {
-                if let Some(running) = lane {
-                    match running.as_mut().poll(cx) {
-                        Poll::Ready(Ok(())) => *lane = None,
-                        Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
-                        Poll::Pending => is_pending = true,
-                    }
-                }
-            }
-            if is_pending { Poll::Pending } else { Poll::Ready(Ok::<_, ReplicaError>(())) }
+        let deliveries = hints.into_iter().map(async |hint| {
+            let is_done = self.deliver_hint(index, &hint, now).await?;
+            Ok::<_, ReplicaError>(is_done.then_some(hint))
         });
-        pin!(all).await?;
-        drop(lanes);
-        Ok(done.into_inner())
+        let mut deliveries = pin!(stream::iter(deliveries).buffer_unordered(IN_FLIGHT_MAX));
+        let mut done = Vec::new();
+        while let Some(delivered) = deliveries.next().await {
+            done.extend(delivered?);
+        }
+        Ok(done)
     }
 
     /// Delivers one hint; true when it may be forgotten.
     async fn deliver_hint(
-        &self,
-        index: NodeIndex,
+        self: &Rc<Self>,
+        index: Slot,
         hint: &Hint,
         now: UnixMillis,
     ) -> Result<bool, ReplicaError> {
@@ -213,8 +194,15 @@ impl Coordinator {
             self.shared.hints.mark_gap(target, partition.0, hint.record.version, now).await?;
             return Ok(true);
         }
+        // Keys may be placed otherwise since the hint was kept: then the node holds no copy of it any more.
+        let view = self.view();
+        let rank = view.rank_of(view.partition_of(&hint.key), index);
+        if rank.is_none_or(|rank| rank >= hint.record.from) && view.placed_since() > Epoch(0) {
+            return Ok(true);
+        }
         self.shared.wait_for_pace(charged_hint(&hint.key, &hint.record)).await;
-        let call = self.ask_apply(index, &hint.key, &hint.record, ApplyKind::Hint, DELIVERY_TIMEOUT);
+        let when = (self.shared.cluster.placed_since(), DELIVERY_TIMEOUT);
+        let call = self.ask_apply(index, &hint.key, &hint.record, ApplyKind::Hint, when);
         Ok(matches!(
             call.await,
             // Of a record that a promise keeps out, anti-entropy and a ballot decide.
@@ -264,7 +252,7 @@ impl Coordinator {
                     return None;
                 }
                 // Before any hint comes in, and before this store is eligible. A failure is retried in the background.
-                coordinator.pulse(index).await;
+                coordinator.send_heartbeat(index).await;
                 let _ = coordinator.meet_floors(index).await;
                 drop(meeting);
                 let left = deadline.saturating_duration_since(tokio::time::Instant::now());
@@ -313,10 +301,10 @@ impl Coordinator {
             return;
         }
         self.shared.background.membership.note_undecided_told();
-        let roster = self.shared.cluster.roster();
-        if roster.verdict() == VotesVerdict::Unknown {
+        let registry = self.shared.cluster.registry();
+        if registry.verdict() == VotesVerdict::Unknown {
             let all = self.shared.cluster.others().map(|index| self.shared.cluster.id_of(index));
-            let unheard: Vec<&str> = roster
+            let unheard: Vec<&str> = registry
                 .unheard(all)
                 .filter_map(|node| self.shared.index_of(node))
                 .map(|index| self.shared.cluster.url_of(index))
@@ -341,7 +329,7 @@ impl Coordinator {
 impl Shared {
     /// Waits until the hints for the node at `index` are delivered. Returns how many were delivered and how many are
     /// left.
-    pub(crate) async fn drain_hints(&self, index: NodeIndex, timeout: Duration) -> (u64, u64) {
+    pub(crate) async fn drain_hints(&self, index: Slot, timeout: Duration) -> (u64, u64) {
         let target = self.cluster.id_of(index);
         let before = self.hints.waiting_for(target).count;
         self.background.handoff.call(index);

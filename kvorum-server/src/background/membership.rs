@@ -11,9 +11,11 @@
 use crate::canary::{self, Canary};
 use crate::clock::{Clock, ClockStanding, Rng, TimestampBound};
 use crate::cluster::{ClockNews, ClockOffset, Cluster, Exchange, Heard, IdVerdict, VotesVerdict};
+use crate::membership::Configurations;
 use crate::peer::Request;
 use crate::replica::{Replica, Vote};
-use kvorum_core::{ClusterId, NodeId, NodeIndex, Run, StoreSeen};
+use kvorum_core::agreement::Voter;
+use kvorum_core::{ClusterId, NodeId, Run, Slot, StoreSeen};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -25,13 +27,14 @@ pub struct Membership {
     pub(super) timestamps: Arc<TimestampBound>,
     pub(super) rng: Arc<dyn Rng>,
     pub(super) replica: Replica,
+    pub(super) configurations: Arc<Configurations>,
     /// How far a peer's clock may be from this node's before it is reported.
     pub(super) clock_offset_max: Duration,
     /// The disk, once the node knows whether it is that of the last run.
     pub(super) disk: OnceLock<DiskState>,
     // Held while the cluster's id is stored, so that only one id is ever stored. Held across an await, by tasks that
     // nothing else waits for.
-    pub(super) making_cluster_id: tokio::sync::Mutex<()>,
+    pub(crate) making_cluster_id: tokio::sync::Mutex<()>,
     /// Whether the log has said that this store does not count yet.
     pub(super) is_undecided_told: AtomicBool,
 }
@@ -65,7 +68,7 @@ impl Membership {
         if !self.cluster.has_met() || disk.is_recorded.swap(true, Ordering::SeqCst) {
             return;
         }
-        (disk.record)(self.cluster.roster().run());
+        (disk.record)(self.cluster.registry().run());
     }
 
     /// Notes that the log has said that this store does not count yet.
@@ -90,7 +93,7 @@ impl Membership {
 
     /// Processes the cluster id in a message of the node at `index`: adopts it if enough nodes say it, or makes one if this
     /// node must.
-    pub(crate) async fn meet_cluster_id(&self, index: NodeIndex, theirs: Option<ClusterId>) {
+    pub(crate) async fn meet_cluster_id(&self, index: Slot, theirs: Option<ClusterId>) {
         if self.cluster.id().is_some() {
             return;
         }
@@ -122,21 +125,24 @@ impl Membership {
 
     /// The heartbeat request.
     pub(crate) fn ping(&self) -> Request {
-        let (cluster_id, roster) = (self.cluster.id(), self.cluster.roster().entries());
-        Request::Ping { wall: self.clock.wall(), cluster_id, roster }
+        let (cluster_id, registry) = (self.cluster.id(), self.cluster.registry().entries());
+        Request::Ping { wall: self.clock.wall(), cluster_id, registry }
     }
 
     /// Processes, and durably stores, the message of the node `from` about all nodes' stores. Ignores senders and
     /// entries that are no members of the cluster: the registry has one place for each member.
     pub(crate) async fn hear(&self, from: NodeId, said: &[StoreSeen]) {
-        if self.cluster.topology().index_of(from).is_none() {
+        if self.cluster.slot_of(from).is_none() {
             return;
         }
         let said: Vec<StoreSeen> =
             said.iter().filter(|seen| self.has_place_for(seen.node)).copied().collect();
-        let Heard { verdict, run, is_behind, news } = self.cluster.roster().hear(from, &said);
+        let Heard { verdict, run, behind, news } = self.cluster.registry().hear(from, &said);
         if !news.is_empty() {
             self.remember(&news).await;
+        }
+        if behind.is_some_and(|store| self.may_have_forgotten(store)) {
+            self.configurations.forget().await;
         }
         if let Some(run) = run
             && let Err(error) = self.replica.store_run(run).await
@@ -152,7 +158,7 @@ impl Membership {
             tracing::warn!(%error, "cannot store whether this node is quorum-eligible: it is determined again after \
                                     a restart");
         }
-        if is_behind {
+        if behind.is_some() {
             tracing::warn!(
                 "another node saw a later run of this node: the data directory is an older copy, or is used twice; \
                  this store is not quorum-eligible until it has been refilled"
@@ -165,12 +171,22 @@ impl Membership {
         }
     }
 
+    /// Whether this store may have forgotten what it promised about configurations: another node remembers a later run of this
+    /// node, with `store`. Not if that is another store, and this one came after it: it was made in this run, or a
+    /// configuration retired the other one.
+    fn may_have_forgotten(&self, store: u128) -> bool {
+        let own = self.cluster.voter();
+        let is_retired = || self.cluster.configuration().is_retired(Voter { store, ..own });
+        let came_after = self.replica.is_new() || is_retired();
+        store == own.store || !came_after || canary::is(Canary::NewStoreForgets)
+    }
+
     /// Durably stores the store and run that a node was met with, before any other node is told.
     pub(crate) async fn meet(&self, met: StoreSeen, votes: bool) {
-        if self.cluster.topology().index_of(met.node).is_none() {
+        if self.cluster.slot_of(met.node).is_none() {
             return;
         }
-        let news = self.cluster.roster().meet(met, votes);
+        let news = self.cluster.registry().meet(met, votes);
         if let Some(news) = news {
             self.remember(&[news]).await;
             self.cluster.note_change();
@@ -179,12 +195,12 @@ impl Membership {
 
     /// Whether the registry has a place for `node`: members only.
     fn has_place_for(&self, node: NodeId) -> bool {
-        self.cluster.topology().index_of(node).is_some() || canary::is(Canary::RosterTakesStrangers)
+        self.cluster.slot_of(node).is_some() || canary::is(Canary::RegistryTakesForeignNodes)
     }
 
     async fn remember(&self, news: &[StoreSeen]) {
         match self.replica.store_seen(news).await {
-            Ok(()) => self.cluster.roster().remember(news),
+            Ok(()) => self.cluster.registry().remember(news),
             Err(error) => {
                 tracing::warn!(%error, "cannot store which node was seen with which store: after a restart this node \
                                         asks again");
@@ -193,11 +209,11 @@ impl Membership {
     }
 
     /// Adds an exchange that shows a peer's clock, and judges this node's own clock by all peers'.
-    pub(crate) fn note_clock(&self, index: NodeIndex, exchange: Exchange) {
+    pub(crate) fn note_clock(&self, index: Slot, exchange: Exchange) {
         self.report_clock(index, exchange);
         let offsets: Vec<_> = self.cluster.others().filter_map(|index| self.clock_offset(index)).collect();
         let limit = self.timestamps.limit_millis();
-        let majority = usize::from(self.cluster.node_count() / 2) + 1;
+        let majority = usize::from(self.cluster.member_count() / 2) + 1;
         let within = offsets.iter().filter(|offset| offset.is_surely_within(limit)).count();
         let over = offsets.iter().filter(|offset| offset.is_surely_over(limit)).count();
         let standing = match over {
@@ -234,7 +250,7 @@ impl Membership {
     }
 
     /// Logs when a peer's clock is too far off, and when it is near again.
-    fn report_clock(&self, index: NodeIndex, exchange: Exchange) {
+    fn report_clock(&self, index: Slot, exchange: Exchange) {
         let bound = u64::try_from(self.clock_offset_max.as_millis()).unwrap_or(u64::MAX);
         let Some(news) = self.cluster.note_clock(index, exchange, bound) else { return };
         let node = self.cluster.url_of(index);
@@ -257,7 +273,7 @@ impl Membership {
     }
 
     /// How far the clock of the node at `index` is ahead of this node's now; `None` without a recent exchange.
-    pub fn clock_offset(&self, index: NodeIndex) -> Option<ClockOffset> {
+    pub fn clock_offset(&self, index: Slot) -> Option<ClockOffset> {
         self.cluster.clock_offset(index, self.clock.mono(), self.clock.wall())
     }
 }

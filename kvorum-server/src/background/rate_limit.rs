@@ -1,6 +1,6 @@
 //! The rate limiter of repair, refill and hints: limits their bytes per second, further while clients are slowed down.
 //!
-//! One [`Pace`] covers all of a node's comparisons and deliveries, and those of its peers that reach it. Every transfer
+//! One [`RateLimit`] covers all of a node's comparisons and deliveries, and those of its peers that reach it. Every transfer
 //! is charged on both sides, and waits on either side until earlier charges are worked off. So a node that comes back
 //! is not swamped, however many others send it records.
 //!
@@ -39,7 +39,7 @@ const WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// The rate limiter of background transfers.
 #[derive(Debug, Default)]
-pub(crate) struct Pace {
+pub(crate) struct RateLimit {
     // Guards two numbers. Held for a few additions.
     state: Mutex<State>,
     /// Number of requests that clients made of this node so far, directly or through another node.
@@ -59,7 +59,7 @@ impl Default for State {
     }
 }
 
-impl Pace {
+impl RateLimit {
     /// Notes a request of a client to this node, directly or through another node.
     pub(crate) fn note_request(&self) {
         self.requests.fetch_add(1, Ordering::Relaxed);
@@ -170,7 +170,7 @@ mod tests {
     /// The rate is kept but for a few milliseconds, and idle time is not saved up.
     #[test]
     fn rate_is_kept() {
-        let pace = Pace::default();
+        let pace = RateLimit::default();
         let charge = |now, bytes| pace.charge(now, bytes, 1_000_000).map(|wait| wait.as_millis());
         assert_eq!(charge(NOW, 1000), None, "nothing was charged before");
         assert_eq!(charge(NOW, 99_000), None, "a millisecond ahead");
@@ -184,7 +184,7 @@ mod tests {
     /// later ones, however many they are and however low the rate.
     #[test]
     fn what_goes_through_leaves_no_debt() {
-        let pace = Pace::default();
+        let pace = RateLimit::default();
         (0..100).for_each(|_| pace.look(true, true));
         let held = |bytes| pace.charge_within(NOW, bytes, 1_000_000, WAIT_MAX);
         assert_eq!(held(1_000_000), None);
@@ -196,7 +196,7 @@ mod tests {
     /// Slowed-down clients make the share fall, down to its minimum; without clients the whole rate is back at once.
     #[test]
     fn clients_come_first() {
-        let pace = Pace::default();
+        let pace = RateLimit::default();
         pace.look(true, true);
         assert!(pace.state().share < SHARE_MAX);
         (0..100).for_each(|_| pace.look(true, true));

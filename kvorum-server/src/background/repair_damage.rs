@@ -1,4 +1,4 @@
-//! Scrub and repair of this node's disk ("mending"): damage is repaired from the other nodes, without an operator.
+//! Scrub and repair of this node's disk: damage is repaired from the other nodes, without an operator.
 //!
 //! A damaged **record** is fetched from the other nodes and enters by [`crate::replica::Replica::apply`], which knows
 //! its version from the index. An older record does not replace it, so no read goes back in time, and a damaged
@@ -46,9 +46,9 @@ const PART_BYTES: u64 = 256 << 10;
 
 /// Counters of repaired damage and replaced stores.
 #[derive(Debug, Default)]
-pub struct Mending {
+pub struct DamageRepair {
     /// Records repaired from other nodes.
-    pub rows_healed: AtomicU64,
+    pub rows_repaired: AtomicU64,
     /// Records that cannot be read and that no other node has.
     pub rows_lost: AtomicU64,
     /// Stores set aside in this run of the node.
@@ -66,7 +66,7 @@ pub struct Mending {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Beginning(u64);
 
-impl Mending {
+impl DamageRepair {
     /// The number of the current store.
     pub(crate) fn beginning(&self) -> Beginning {
         Beginning(self.beginnings.load(Ordering::SeqCst))
@@ -90,9 +90,9 @@ impl Mending {
 
 /// The outcome of repairing a damaged record.
 #[derive(Debug, PartialEq, Eq)]
-enum Mended {
+enum RowRepair {
     /// The record can be read again.
-    Healed,
+    Repaired,
     /// No other node has the record, or a newer one that belongs here.
     NobodyHasIt,
     /// Some node could not be asked.
@@ -111,7 +111,7 @@ pub(crate) struct RepairDamage {
 
 impl RepairDamage {
     pub(crate) fn new(own: Rc<Coordinator>) -> Self {
-        let control = own.shared.background.workers.control(WorkerId::Mend);
+        let control = own.shared.background.workers.control(WorkerId::RepairDamage);
         Self { own, control, asked_at: None, walked_failure: false }
     }
 }
@@ -138,17 +138,17 @@ impl Worker for RepairDamage {
         }
         self.walked_failure &= is_failed;
         // A node that is alone has nothing to refill from.
-        let mending = &shared.background.mending;
-        let is_damaged = shared.replica.damage().store().is_some() || mending.is_between();
+        let damage_repair = &shared.background.damage_repair;
+        let is_damaged = shared.replica.damage().store().is_some() || damage_repair.is_between();
         if is_damaged && !is_alone {
             self.own.begin_anew().await;
             return Work::Idle;
         }
         let is_due = self.asked_at.is_none_or(|at| now >= at + ASK_AGAIN);
-        let lost = mending.rows_lost.load(Ordering::Relaxed);
+        let lost = damage_repair.rows_lost.load(Ordering::Relaxed);
         if is_due || shared.replica.damage().row_count() as u64 > lost {
             self.asked_at = Some(now);
-            self.own.mend_rows().await;
+            self.own.repair_rows().await;
         }
         Work::Idle
     }
@@ -209,10 +209,10 @@ impl Coordinator {
     async fn walk(&self, from: Place) -> Option<(Option<Place>, u64)> {
         match self.shared.replica.walk(from, PART_BYTES).await {
             Ok(walked) => {
-                let mending = &self.shared.background.mending;
+                let damage_repair = &self.shared.background.damage_repair;
                 self.shared.background.workers.count(WorkerId::Scrub, walked.bytes);
-                mending.bytes_walked.fetch_add(walked.bytes, Ordering::Relaxed);
-                mending.walks.fetch_add(u64::from(walked.next.is_none()), Ordering::Relaxed);
+                damage_repair.bytes_walked.fetch_add(walked.bytes, Ordering::Relaxed);
+                damage_repair.walks.fetch_add(u64::from(walked.next.is_none()), Ordering::Relaxed);
                 Some((walked.next, walked.bytes))
             }
             Err(error) => {
@@ -222,16 +222,16 @@ impl Coordinator {
         }
     }
 
-    async fn mend_rows(self: &Rc<Self>) {
+    async fn repair_rows(self: &Rc<Self>) {
         let damage = self.shared.replica.damage();
         let (mut after, mut lost) = (None, 0);
         loop {
             let rows = damage.rows(after.as_ref(), ROWS_MAX);
             after = rows.last().cloned();
             for row in rows {
-                match self.mend_row(&row).await {
-                    Ok(Mended::NobodyHasIt) => lost += 1,
-                    Ok(Mended::Healed | Mended::Later) => {}
+                match self.repair_row(&row).await {
+                    Ok(RowRepair::NobodyHasIt) => lost += 1,
+                    Ok(RowRepair::Repaired | RowRepair::Later) => {}
                     Err(error) => tracing::debug!(%error, "a damaged record cannot be healed now"),
                 }
             }
@@ -239,7 +239,7 @@ impl Coordinator {
                 break;
             }
         }
-        let before = self.shared.background.mending.rows_lost.swap(lost, Ordering::Relaxed);
+        let before = self.shared.background.damage_repair.rows_lost.swap(lost, Ordering::Relaxed);
         if lost > before {
             tracing::error!(
                 records = lost,
@@ -249,12 +249,12 @@ impl Coordinator {
         }
     }
 
-    async fn mend_row(self: &Rc<Self>, row: &Bytes) -> Result<Mended, ReplicaError> {
+    async fn repair_row(self: &Rc<Self>, row: &Bytes) -> Result<RowRepair, ReplicaError> {
         let shared = &self.shared;
         let damage = shared.replica.damage();
         let Ok(key) = Key::new(row.clone()) else {
             damage.note_store("the key of a row is malformed");
-            return Ok(Mended::Later);
+            return Ok(RowRepair::Later);
         };
         match shared.replica.get(&key).await {
             Err(error) if error.is_damage() => {}
@@ -263,10 +263,10 @@ impl Coordinator {
         }
         let Some((version, from)) = shared.replica.indexed_version(&key)? else {
             damage.note_store("a damaged block holds no record");
-            return Ok(Mended::Later);
+            return Ok(RowRepair::Later);
         };
         let partition = shared.cluster.partition_of(&key);
-        let my_rank = shared.cluster.rank_of(partition, shared.cluster.me()).unwrap_or(u16::MAX);
+        let my_rank = shared.cluster.view().rank_of(partition, shared.cluster.me()).unwrap_or(u16::MAX);
         let mut calls = Calls::new();
         for index in shared.cluster.others() {
             calls.push(index, sync::fetch(Rc::clone(self), index, key.clone(), CALL_TIMEOUT));
@@ -274,9 +274,9 @@ impl Coordinator {
         let (mut best, mut is_whole): (Option<(u64, Record)>, bool) = (None, true);
         while let Some((_, answer)) = calls.next().await {
             match answer {
-                Ok((settled, Some(record))) if record.version >= version && record.from > my_rank => {
+                Ok((agreed, Some(record))) if record.version >= version && record.from > my_rank => {
                     if best.as_ref().is_none_or(|(_, best)| record.newness(best).is_gt()) {
-                        best = Some((settled, record));
+                        best = Some((agreed, record));
                     }
                 }
                 Ok(_) => {}
@@ -285,36 +285,36 @@ impl Coordinator {
                 Err(_) => is_whole = false,
             }
         }
-        let Some((settled, record)) = best else {
-            return Ok(if is_whole { Mended::NobodyHasIt } else { Mended::Later });
+        let Some((agreed, record)) = best else {
+            return Ok(if is_whole { RowRepair::NobodyHasIt } else { RowRepair::Later });
         };
         shared.stamps.observe(record.version);
         let healed = record.version;
-        shared.replica.apply(key.clone(), record, Source::Repair { settled }).await?;
+        shared.replica.apply(key.clone(), record, Source::Repair { agreed }).await?;
         tracing::info!(key = %row.escape_ascii(), %version, %healed, from, "a damaged record was repaired from another node");
-        shared.background.mending.rows_healed.fetch_add(1, Ordering::Relaxed);
-        shared.background.workers.count(WorkerId::Mend, 1);
+        shared.background.damage_repair.rows_repaired.fetch_add(1, Ordering::Relaxed);
+        shared.background.workers.count(WorkerId::RepairDamage, 1);
         self.check_scans(row, &key).await
     }
 
     /// Forgets the damage of a record that can be read. If scans still meet damage there, marks the store as damaged.
-    async fn check_scans(&self, row: &Bytes, key: &Key) -> Result<Mended, ReplicaError> {
+    async fn check_scans(&self, row: &Bytes, key: &Key) -> Result<RowRepair, ReplicaError> {
         let is_sound = self.shared.replica.is_sound(key).await?;
         self.shared.replica.damage().forget_row(row);
         if !is_sound {
             self.shared.replica.damage().note_store("several records share the damaged block");
         }
-        Ok(Mended::Healed)
+        Ok(RowRepair::Repaired)
     }
 
     /// Sets the damaged store aside and begins with an empty one, if possible now. Resumes an attempt that began and
     /// failed.
     async fn begin_anew(self: &Rc<Self>) {
         let shared = &self.shared;
-        let has_begun = shared.background.mending.is_between();
+        let has_begun = shared.background.damage_repair.is_between();
         // While there is no space for a second store, the damaged one serves the rows that can be read.
         let is_full = shared.replica.health() == StoreState::DiskFull;
-        let asides = shared.background.mending.stores_set_aside.load(Ordering::Relaxed);
+        let asides = shared.background.damage_repair.stores_set_aside.load(Ordering::Relaxed);
         if is_full && !has_begun || asides >= ASIDES_MAX {
             // The status continues to say that the store is damaged.
             return;
@@ -329,21 +329,21 @@ impl Coordinator {
         // From here on, no comparison counts that began with the old store or ends before the new one is there. If
         // setting aside fails, that stays so until it succeeds.
         if !has_begun {
-            shared.background.mending.beginnings.fetch_add(1, Ordering::SeqCst);
+            shared.background.damage_repair.beginnings.fetch_add(1, Ordering::SeqCst);
         }
-        shared.cluster.roster().lose();
+        shared.cluster.registry().lose();
         shared.cluster.note_change();
         shared.cluster.stand_down(false);
         let reason = shared.replica.damage().store().unwrap_or_default();
-        match shared.replica.set_aside(shared.stamps.lease()).await {
+        match shared.configurations.set_aside(shared.stamps.lease()).await {
             Ok(()) => {
                 self.remember_again().await;
                 shared.background.anti_entropy.progress.forget_refill();
-                shared.background.mending.beginnings.fetch_add(1, Ordering::SeqCst);
-                shared.background.mending.stores_set_aside.fetch_add(1, Ordering::Relaxed);
+                shared.background.damage_repair.beginnings.fetch_add(1, Ordering::SeqCst);
+                shared.background.damage_repair.stores_set_aside.fetch_add(1, Ordering::Relaxed);
                 let lost = shared.hints.forget_all();
                 shared.metrics.hints_lost.fetch_add(lost, Ordering::Relaxed);
-                shared.background.mending.rows_lost.store(0, Ordering::Relaxed);
+                shared.background.damage_repair.rows_lost.store(0, Ordering::Relaxed);
                 tracing::error!(
                     reason,
                     hints_lost = lost,
@@ -371,7 +371,7 @@ impl Coordinator {
     /// Stores facts again that the old store may have failed to pass on to the new one.
     async fn remember_again(&self) {
         let shared = &self.shared;
-        let seen = shared.cluster.roster().entries();
+        let seen = shared.cluster.registry().entries();
         let id = shared.cluster.id();
         let stored = async {
             shared.replica.store_seen(&seen).await?;
@@ -388,7 +388,9 @@ impl Coordinator {
 
     /// Whether every other node answers now and says that its store is quorum-eligible.
     async fn all_others_vote(&self) -> bool {
-        let Ok(mut calls) = self.ask_others(&self.shared.background.membership.ping(), CALL_TIMEOUT) else {
+        let (ping, when) =
+            (self.shared.background.membership.ping(), (self.shared.cluster.placed_since(), CALL_TIMEOUT));
+        let Ok(mut calls) = self.ask_others(&ping, when) else {
             return false;
         };
         let mut all = true;

@@ -57,7 +57,7 @@ impl Coordinator {
             }
         }
         if self.nodes() > 1 {
-            self.settle_now().await;
+            self.round_now().await;
         }
         let [pulled, purged] = shared.repair_counts();
         let [pulled_before, purged_before] = before;
@@ -77,7 +77,7 @@ impl Shared {
     pub async fn drop_unbelievable(&self, only: Option<Partition>) -> Result<u64, ReplicaError> {
         let is_meant = |partition: Partition| only.is_none_or(|only| only == partition);
         let mut dropped = 0;
-        let all = Partition::all(self.cluster.topology().partition_bits());
+        let all = Partition::all(self.cluster.partition_bits());
         for partition in all.filter(|partition| is_meant(*partition)) {
             dropped += self.replica.drop_too_far_ahead(partition).await? as u64;
         }

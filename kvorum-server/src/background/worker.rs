@@ -7,7 +7,7 @@ use crate::clock::Clock;
 use crate::coordinator::Coordinator;
 use crate::pause::Pause;
 use crate::supervise::Part;
-use kvorum_core::NodeIndex;
+use kvorum_core::Slot;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -96,7 +96,7 @@ impl Control {
 pub(crate) fn start<W: Worker + 'static>(
     coordinator: &Rc<Coordinator>,
     part: Part,
-    index: Option<NodeIndex>,
+    index: Option<Slot>,
     make: impl Fn(Rc<Coordinator>) -> W + 'static,
 ) {
     coordinator.keep(part, index, move |own| {

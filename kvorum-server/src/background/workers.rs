@@ -7,7 +7,7 @@
 use super::worker::Control;
 use crate::coordinator::Shared;
 use crate::pause::Pause;
-use kvorum_core::NodeIndex;
+use kvorum_core::Slot;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -23,11 +23,11 @@ const RATE_SPAN: Duration = Duration::from_secs(10);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum WorkerId {
     /// Delivers hints to a node.
-    Hints(NodeIndex),
+    Hints(Slot),
     /// Compares with a node, and pulls from it.
-    Repair(NodeIndex),
+    Repair(Slot),
     /// Repairs damage on this node's disk.
-    Mend,
+    RepairDamage,
     /// Reads the store to find damage.
     Scrub,
     /// The store's sweeper.
@@ -39,12 +39,10 @@ pub(crate) enum WorkerId {
 }
 
 /// The workers of the node.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Workers {
-    /// All workers, in the order in which they are shown.
-    ids: Vec<WorkerId>,
-    /// Those of this room.
-    controls: BTreeMap<WorkerId, Arc<Control>>,
+    // Guards the controls of this room's workers, which are made when they are first asked for. Held for a look-up.
+    controls: Mutex<BTreeMap<WorkerId, Arc<Control>>>,
     // Guards the windows of all rates. Held to update one of them.
     windows: Mutex<BTreeMap<WorkerId, Window>>,
 }
@@ -105,9 +103,9 @@ struct Look {
 impl WorkerId {
     fn name(self) -> String {
         match self {
-            Self::Hints(NodeIndex(index)) => format!("hints-{index}"),
-            Self::Repair(NodeIndex(index)) => format!("repair-{index}"),
-            Self::Mend => "mend".to_owned(),
+            Self::Hints(Slot(index)) => format!("hints-{index}"),
+            Self::Repair(Slot(index)) => format!("repair-{index}"),
+            Self::RepairDamage => "damage-repair".to_owned(),
             Self::Scrub => "scrub".to_owned(),
             Self::Sweep => "sweep".to_owned(),
             Self::Reclaim => "reclaim".to_owned(),
@@ -147,26 +145,23 @@ impl Window {
 }
 
 impl Workers {
-    pub(crate) fn new(others: &[NodeIndex]) -> Self {
-        use WorkerId::{Compaction, Hints, Mend, Reclaim, Repair, Scrub, Sweep};
+    /// All workers of a node whose other members are `others`, in the order in which they are shown.
+    fn ids(others: &[Slot]) -> Vec<WorkerId> {
+        use WorkerId::{Compaction, Hints, Reclaim, Repair, RepairDamage, Scrub, Sweep};
         let hints = others.iter().copied().map(Hints);
-        let ids: Vec<WorkerId> = hints
-            .chain(others.iter().copied().map(Repair))
-            .chain([Mend, Scrub, Sweep, Reclaim, Compaction])
-            .collect();
-        let services = ids.iter().filter(|id| id.is_service());
-        let controls = services.map(|id| (*id, Arc::default())).collect();
-        Self { ids, controls, windows: Mutex::default() }
+        let of_others = hints.chain(others.iter().copied().map(Repair));
+        of_others.chain([RepairDamage, Scrub, Sweep, Reclaim, Compaction]).collect()
     }
 
-    /// The control of a service.
+    /// The control of a service; none of other workers.
     pub(crate) fn control(&self, id: WorkerId) -> Option<Arc<Control>> {
-        self.controls.get(&id).map(Arc::clone)
+        let mut controls = self.controls.lock().unwrap_or_else(PoisonError::into_inner);
+        id.is_service().then(|| Arc::clone(controls.entry(id).or_default()))
     }
 
     /// Adds `count` to the units that a service has done.
     pub(crate) fn count(&self, id: WorkerId, count: u64) {
-        if let Some(control) = self.controls.get(&id) {
+        if let Some(control) = self.control(id) {
             control.count(count);
         }
     }
@@ -182,8 +177,8 @@ impl Shared {
     pub fn workers(&self) -> Vec<WorkerStatus> {
         let now = self.clock.mono();
         let status = |id: &WorkerId| {
-            let pause = self.pause_of(*id);
-            let paused_for = pause.and_then(|pause| pause.left(now));
+            let pause = self.pause_of(*id, |pause| pause.left(now));
+            let paused_for = pause.flatten();
             let Look { mut state, mut detail, begun_at, done, backlog } = self.look_at(*id);
             if paused_for.is_some() {
                 state = "paused";
@@ -205,7 +200,7 @@ impl Shared {
                 can_pause: pause.is_some(),
             }
         };
-        self.background.workers.ids.iter().map(status).collect()
+        self.worker_ids().iter().map(status).collect()
     }
 
     fn purpose_of(&self, id: WorkerId) -> String {
@@ -214,7 +209,7 @@ impl Shared {
             WorkerId::Repair(index) => {
                 format!("keeps this node in sync with {}, and refills it", self.cluster.url_of(index))
             }
-            WorkerId::Mend => "repairs damaged records and stores".to_owned(),
+            WorkerId::RepairDamage => "repairs damaged records and stores".to_owned(),
             WorkerId::Scrub => "scans the whole store for corruption".to_owned(),
             WorkerId::Sweep => "removes expired and deleted records".to_owned(),
             WorkerId::Reclaim => "reclaims the disk space of removed records".to_owned(),
@@ -222,12 +217,16 @@ impl Shared {
         }
     }
 
-    /// The pause of a worker; none if it cannot be paused.
-    fn pause_of(&self, id: WorkerId) -> Option<&Pause> {
+    fn worker_ids(&self) -> Vec<WorkerId> {
+        Workers::ids(&self.cluster.others().collect::<Vec<_>>())
+    }
+
+    /// Does something with the pause of a worker; none if it cannot be paused.
+    fn pause_of<T>(&self, id: WorkerId, with: impl FnOnce(&Pause) -> T) -> Option<T> {
         match id {
-            WorkerId::Sweep => Some(&self.replica.sweeper().pause),
-            WorkerId::Reclaim => Some(&self.replica.reclaimer().pause),
-            id => self.background.workers.controls.get(&id).map(|control| &control.pause),
+            WorkerId::Sweep => Some(with(&self.replica.sweeper().pause)),
+            WorkerId::Reclaim => Some(with(&self.replica.reclaimer().pause)),
+            id => self.background.workers.control(id).map(|control| with(&control.pause)),
         }
     }
 
@@ -266,8 +265,8 @@ impl Shared {
                 let state = if is_running { "running" } else { "idle" };
                 Look { state, backlog: engine.flushes_outstanding, ..idle(engine.compactions_completed) }
             }
-            WorkerId::Hints(_) | WorkerId::Repair(_) | WorkerId::Mend | WorkerId::Scrub => {
-                let Some(control) = self.background.workers.controls.get(&id) else { return idle(0) };
+            WorkerId::Hints(_) | WorkerId::Repair(_) | WorkerId::RepairDamage | WorkerId::Scrub => {
+                let Some(control) = self.background.workers.control(id) else { return idle(0) };
                 let shown = control.shown();
                 let state = if shown.doing.is_empty() { "idle" } else { "running" };
                 Look {
@@ -285,7 +284,7 @@ impl Shared {
         match id {
             WorkerId::Hints(index) => self.hints.waiting_for(self.cluster.id_of(index)).count,
             WorkerId::Repair(index) => self.background.anti_entropy.progress.differing_from(index),
-            WorkerId::Mend => self.replica.damage().row_count() as u64,
+            WorkerId::RepairDamage => self.replica.damage().row_count() as u64,
             _ => 0,
         }
     }
@@ -299,9 +298,8 @@ impl Shared {
     /// No worker has this name, or it cannot be paused.
     pub fn pause_worker(&self, name: &str, time: Option<Duration>) -> Result<(), WorkerError> {
         let until = time.map(|time| self.clock.mono() + time.min(PAUSE_MAX));
-        let mut ids = self.background.workers.ids.iter().copied();
-        let id = ids.find(|id| id.name() == name).ok_or(WorkerError::Unknown)?;
-        self.pause_of(id).ok_or(WorkerError::NotPausable)?.set(until);
+        let id = self.worker_ids().into_iter().find(|id| id.name() == name).ok_or(WorkerError::Unknown)?;
+        self.pause_of(id, |pause| pause.set(until)).ok_or(WorkerError::NotPausable)?;
         tracing::info!(
             worker = name,
             seconds = time.map(|time| time.as_secs()),
@@ -318,12 +316,21 @@ mod tests {
     /// Each worker has a name of its own; this node has none for itself. Those of this room have a control.
     #[test]
     fn names_are_distinct() {
-        let workers = Workers::new(&[NodeIndex(0), NodeIndex(2)]);
-        let names: Vec<String> = workers.ids.iter().map(|id| id.name()).collect();
-        let expect =
-            ["hints-0", "hints-2", "repair-0", "repair-2", "mend", "scrub", "sweep", "reclaim", "compaction"];
+        let (workers, ids) = (Workers::default(), Workers::ids(&[Slot(0), Slot(2)]));
+        let names: Vec<String> = ids.iter().map(|id| id.name()).collect();
+        let expect = [
+            "hints-0",
+            "hints-2",
+            "repair-0",
+            "repair-2",
+            "damage-repair",
+            "scrub",
+            "sweep",
+            "reclaim",
+            "compaction",
+        ];
         assert_eq!(names, expect);
-        let with_control = workers.ids.iter().filter(|id| workers.control(**id).is_some()).count();
+        let with_control = ids.iter().filter(|id| workers.control(**id).is_some()).count();
         assert_eq!(with_control, 6);
     }
 

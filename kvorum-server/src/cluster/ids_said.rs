@@ -9,7 +9,7 @@
 //! nodes away and another one's disk lost, the lost disk would not be refilled, and the third node would hold the only copies.
 
 use crate::canary::{self, Canary};
-use kvorum_core::{ClusterId, NodeIndex};
+use kvorum_core::{ClusterId, Slot};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ const ADOPT_WAIT: Duration = Duration::from_secs(10);
 /// What the other members have said in this run.
 #[derive(Debug, Clone, Default)]
 pub(super) struct IdsSaid {
-    by_node: BTreeMap<NodeIndex, Said>,
+    by_node: BTreeMap<Slot, Said>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -33,7 +33,7 @@ struct Said {
 
 impl IdsSaid {
     /// Notes that the node at `index` has said `id`, or that it knows none, at `now` on the monotonic clock.
-    pub(super) fn note(&mut self, index: NodeIndex, id: Option<ClusterId>, now: Duration) {
+    pub(super) fn note(&mut self, index: Slot, id: Option<ClusterId>, now: Duration) {
         let new = Said { latest: id, since: now, was_without: false };
         let said = self.by_node.entry(index).or_insert(new);
         said.latest = id;
@@ -47,7 +47,7 @@ impl IdsSaid {
 
     /// The id of the node at `index`, if this store may adopt it at `now`. The cluster has `others` members besides this
     /// node.
-    pub(super) fn adoptable(&self, index: NodeIndex, others: usize, now: Duration) -> Option<ClusterId> {
+    pub(super) fn adoptable(&self, index: Slot, others: usize, now: Duration) -> Option<ClusterId> {
         let said = self.by_node.get(&index)?;
         let id = said.latest?;
         if canary::is(Canary::FirstIdAdopted) {
@@ -66,7 +66,7 @@ impl IdsSaid {
     }
 
     /// A node that says another id than `id`.
-    pub(super) fn contradicts(&self, id: ClusterId) -> Option<NodeIndex> {
+    pub(super) fn contradicts(&self, id: ClusterId) -> Option<Slot> {
         let other = self.by_node.iter().find(|(_, said)| said.latest.is_some_and(|said| said != id));
         other.map(|(index, _)| *index)
     }
@@ -79,19 +79,19 @@ mod tests {
     fn said(words: &[Option<u128>]) -> IdsSaid {
         let mut said = IdsSaid::default();
         for (index, word) in (1..).zip(words) {
-            said.note(NodeIndex(index), word.and_then(ClusterId::new), Duration::ZERO);
+            said.note(Slot(index), word.and_then(ClusterId::new), Duration::ZERO);
         }
         said
     }
 
     fn adopts(words: &[Option<u128>], from: u16, others: usize) -> bool {
-        said(words).adoptable(NodeIndex(from), others, ADOPT_WAIT / 2).is_some()
+        said(words).adoptable(Slot(from), others, ADOPT_WAIT / 2).is_some()
     }
 
     /// An id that nobody contradicts is adopted after a while, however few members answer; one that is contradicted is not.
     #[test]
     fn waiting_has_an_end() {
-        let later = |words: &[Option<u128>]| said(words).adoptable(NodeIndex(1), 2, ADOPT_WAIT).is_some();
+        let later = |words: &[Option<u128>]| said(words).adoptable(Slot(1), 2, ADOPT_WAIT).is_some();
         assert!(!adopts(&[Some(7)], 1, 2));
         assert!(later(&[Some(7)]));
         assert!(!later(&[Some(7), Some(8)]));
@@ -116,11 +116,8 @@ mod tests {
         assert!(adopts(&[Some(7), None], 1, 2));
         assert!(!adopts(&[Some(7), None], 2, 2), "it says none");
         let mut heard = said(&[None]);
-        heard.note(NodeIndex(1), ClusterId::new(7), Duration::ZERO);
-        assert!(
-            heard.adoptable(NodeIndex(1), 4, ADOPT_WAIT / 2).is_some(),
-            "this node has seen it without an id"
-        );
+        heard.note(Slot(1), ClusterId::new(7), Duration::ZERO);
+        assert!(heard.adoptable(Slot(1), 4, ADOPT_WAIT / 2).is_some(), "this node has seen it without an id");
         assert!(said(&[None, None]).are_all_without(2) && !said(&[None]).are_all_without(2));
         assert!(!said(&[None, Some(7)]).are_all_without(2));
     }

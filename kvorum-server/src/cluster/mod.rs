@@ -1,26 +1,32 @@
 //! The cluster as this node sees it: the members, the placement of keys, the stores that nodes were seen with, and
 //! whether this node's own store is quorum-eligible ("votes").
 //!
-//! It decides and remembers; it sends nothing. The set of nodes is fixed while a node runs.
+//! It decides and remembers; it sends nothing. The members and the placement change with each configuration that the node
+//! adopts ([`crate::membership`]): they are a [`View`], which a request takes once and keeps. A node is named by its slot,
+//! which it keeps for life, so tables by node only grow and nothing is ever renumbered.
 
 mod clock_offset;
 mod contact;
 mod ids_said;
+mod slots;
+mod view;
 mod votes;
 
 pub use clock_offset::{ClockFilter, ClockOffset, Exchange};
 pub use contact::{Contact, News};
-pub use votes::{Heard, Roster, Verdict as VotesVerdict};
+pub(crate) use slots::SlotTable;
+pub use view::{Plan, View};
+pub use votes::{Heard, PeerRegistry, Verdict as VotesVerdict};
 
 use crate::canary::{self, Canary};
-use crate::peer::{HandshakeError, Hello, PROTOCOL_OLDEST, Protocols};
+use crate::peer::{HandshakeError, Hello, JOINING, PlaceSettings, Protocols};
 use ids_said::IdsSaid;
-use kvorum_core::configuration::Configuration;
-use kvorum_core::{
-    ClusterId, Key, NodeId, NodeIndex, Partition, Placement, Quorum, Token, Topology, UnixMillis,
-};
+use kvorum_core::agreement::{Epoch, Voter};
+use kvorum_core::configuration::{Configuration, MemberState, RoutingError};
+use kvorum_core::{ClusterId, Key, NodeId, Partition, Slot, Token, Topology, UnixMillis};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
 
@@ -30,30 +36,54 @@ pub struct Cluster {
     id: OnceLock<ClusterId>,
     // Guards the cluster ids that the others have said in this run. Held for an insertion or a count.
     ids_said: Mutex<IdsSaid>,
-    topology: Topology,
-    placement: Placement,
-    me: NodeIndex,
+    /// The list of nodes that the chain of configurations begins with: nodes compare it when they connect.
+    genesis: Topology,
+    me: Slot,
+    id_of_me: NodeId,
+    is_tls: bool,
+    partition_bits: u8,
     store_id: u128,
-    peers: Vec<Peer>,
+    /// The versions of the protocol between nodes that this node speaks.
+    protocols: Protocols,
+    /// What this node's settings say of its place in the cluster.
+    place: PlaceSettings,
+    peers: SlotTable<Peer>,
+    // Guards the nodes that wait to join. Held for a look-up or an insertion.
+    applicants: Mutex<BTreeMap<NodeId, Applicant>>,
     // Guards the peer registry. Held for a look-up or a merge of a few entries.
-    roster: Mutex<Roster>,
+    registry: Mutex<PeerRegistry>,
     stands_down: AtomicBool,
+    /// Whether this node's store joins in the change under way.
+    is_joining: AtomicBool,
+    /// The first epoch in which this node with its store is no member any more; 0 while it is one.
+    removed_in: AtomicU64,
     /// Whether this node has heard up to where a majority of the nodes, itself included, has sealed.
     has_met: AtomicBool,
+    // Guards the view that this node works with. Held to copy or exchange a pointer.
+    view: Mutex<Arc<View>>,
+    /// How often the view was exchanged: threads keep a copy for as long as this stays.
+    views: AtomicU64,
+    /// Its epoch, and since when keys are placed as in it, for every request.
+    epoch: AtomicU64,
+    placed_since: Arc<AtomicU64>,
     /// Wakes the tasks in [`Self::until`], in the order in which they began to wait: a simulated run must be the same
     /// again, which a `watch` with several receivers is not.
     changes: Notify,
 }
 
-/// The state of one node of the cluster.
-#[derive(Debug, Default)]
+/// The state of one node of the cluster. It stays when the node is no member any more.
+#[derive(Debug)]
 pub struct Peer {
+    id: NodeId,
+    url: String,
     // Guards the exchanges that show its wall clock. Held to read or write a few numbers.
     clock: Mutex<ClockFilter>,
     // Guards the logged state of the contact with it. Held to read or write a few numbers and texts.
     contact: Mutex<Contact>,
     // Guards the reason why its store did not count, as it last said. Held to read or write a text.
     not_voting: Mutex<String>,
+    // Guards its store, and what its settings say of its place, as it said in the last handshake. Held to read or write it.
+    said: Mutex<(Option<u128>, PlaceSettings)>,
     /// Whether its clock has been reported as too far off.
     pub is_clock_reported: AtomicBool,
     /// Calls to it that failed or timed out.
@@ -66,6 +96,22 @@ pub struct Peer {
     pub floors_met: AtomicBool,
 }
 
+/// A node that waits to join.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Applicant {
+    /// Its URL.
+    pub url: String,
+    /// The identity of its store.
+    pub store: u128,
+    /// What its settings say of the place that it wants.
+    pub place: PlaceSettings,
+    /// When it was last heard, on the monotonic clock.
+    pub at: Duration,
+}
+
+/// The most nodes that wait to join and are noted.
+const APPLICANTS_LEN_MAX: usize = 64;
+
 /// What follows for a store without a cluster id from what the others have said.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IdVerdict {
@@ -77,123 +123,243 @@ pub enum IdVerdict {
     Wait,
 }
 
-/// The plan of one request: fixed once made.
-#[derive(Debug, Clone, Copy)]
-pub struct Plan<'a> {
-    /// The key's partition.
-    pub partition: Partition,
-    /// The replicas, best first: as many as the quorum's `from`.
-    pub replicas: &'a [NodeIndex],
-    /// How many must confirm.
-    pub quorum: Quorum,
+impl Peer {
+    fn new(id: NodeId, url: String) -> Self {
+        Self {
+            id,
+            url,
+            clock: Mutex::default(),
+            contact: Mutex::default(),
+            not_voting: Mutex::default(),
+            said: Mutex::default(),
+            is_clock_reported: AtomicBool::default(),
+            failures: AtomicU64::default(),
+            hints_delivered: AtomicU64::default(),
+            votes: AtomicBool::default(),
+            floors_met: AtomicBool::default(),
+        }
+    }
+}
+
+impl Peer {
+    fn said(&self) -> MutexGuard<'_, (Option<u128>, PlaceSettings)> {
+        self.said.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Cluster {
-    /// The cluster `name` of `topology`, seen from the node at `me` whose store is `store_id`. `id` is the cluster's
-    /// id, if the store knows it.
+    /// The cluster `name`, whose chain of configurations begins with `genesis`, seen from the node at `me` whose store is
+    /// `store_id`. `id` is the cluster's id, if the store knows it.
     pub fn new(
         name: String,
         id: Option<ClusterId>,
-        topology: Topology,
-        me: NodeIndex,
+        genesis: Topology,
+        me: Slot,
         store_id: u128,
-        roster: Roster,
+        registry: PeerRegistry,
     ) -> Self {
-        let placement = Placement::initial(&topology);
-        let peers = topology.members().iter().map(|_| Peer::default()).collect();
-        let is_alone = topology.node_count() == 1;
+        let view = View::genesis(id.unwrap_or(ClusterId::STAND_IN), &genesis);
+        let peers = SlotTable::default();
+        for (slot, member) in (0..).map(Slot).zip(genesis.members()) {
+            peers.get_or_init(slot, || Peer::new(member.id, member.url.clone()));
+        }
+        let is_alone = genesis.node_count() == 1;
+        let own = peers.get(me);
         Self {
             name,
             id: id.map_or_else(OnceLock::new, OnceLock::from),
             ids_said: Mutex::default(),
-            topology,
-            placement,
             me,
+            id_of_me: registry.node(),
+            is_tls: own.is_some_and(|own| own.url.starts_with("https://")),
+            partition_bits: genesis.partition_bits(),
+            genesis,
             store_id,
+            protocols: Protocols::SPOKEN,
+            place: PlaceSettings::default(),
             peers,
-            roster: Mutex::new(roster),
+            applicants: Mutex::default(),
+            registry: Mutex::new(registry),
             stands_down: AtomicBool::new(false),
+            is_joining: AtomicBool::new(false),
+            removed_in: AtomicU64::new(0),
             has_met: AtomicBool::new(is_alone),
+            view: Mutex::new(Arc::new(view)),
+            views: AtomicU64::new(0),
+            epoch: AtomicU64::new(0),
+            placed_since: Arc::default(),
             changes: Notify::new(),
         }
     }
 
-    /// The nodes and the settings of the placement.
-    pub fn topology(&self) -> &Topology {
-        &self.topology
+    /// The same, seen from a node that speaks only these versions of the protocol.
+    #[must_use]
+    pub fn speaking(self, protocols: Protocols) -> Self {
+        Self { protocols, ..self }
     }
 
-    /// The number of nodes.
+    /// The same, seen from a node whose settings say this of its place.
+    #[must_use]
+    pub fn placed_as(self, place: PlaceSettings) -> Self {
+        Self { place, ..self }
+    }
+
+    /// The same, seen from the node at `url`, which joined later.
+    #[must_use]
+    pub fn at(self, url: &str) -> Self {
+        Self { is_tls: url.starts_with("https://"), ..self }
+    }
+
+    /// The same, which tells this node's replica since when keys are placed as they are: requests are judged by the same
+    /// word.
+    #[must_use]
+    pub fn placing(self, placed_since: Arc<AtomicU64>) -> Self {
+        Self { placed_since, ..self }
+    }
+
+    /// The view of the epoch that this node works with now.
+    pub fn view(&self) -> Arc<View> {
+        Arc::clone(&self.view.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// How often the view was exchanged.
+    pub(crate) fn views(&self) -> u64 {
+        self.views.load(Ordering::SeqCst)
+    }
+
+    /// How many bits of a token name its partition.
+    pub fn partition_bits(&self) -> u8 {
+        self.partition_bits
+    }
+
+    /// How many replicas a key can have now: the upper bound of `from`.
     pub fn node_count(&self) -> u16 {
-        self.topology.node_count()
+        self.view().node_count()
     }
 
-    /// The index of this node among the nodes.
-    pub fn me(&self) -> NodeIndex {
+    /// How many members there are now, this node included.
+    pub fn member_count(&self) -> u16 {
+        self.view().member_count()
+    }
+
+    /// The slot of this node.
+    pub fn me(&self) -> Slot {
         self.me
     }
 
-    /// The id of the node at `index`.
-    pub fn id_of(&self, index: NodeIndex) -> NodeId {
-        self.topology.member(index).map_or(NodeId(0), |member| member.id)
+    /// The id of the node at `slot`.
+    pub fn id_of(&self, slot: Slot) -> NodeId {
+        self.peer(slot).map_or(NodeId(0), |peer| peer.id)
     }
 
-    /// The URL of the node at `index`.
-    pub fn url_of(&self, index: NodeIndex) -> &str {
-        self.topology.member(index).map_or("", |member| &member.url)
+    /// The URL of the node at `slot`.
+    pub fn url_of(&self, slot: Slot) -> &str {
+        self.peer(slot).map_or("", |peer| &peer.url)
     }
 
-    /// All nodes but this one.
-    pub fn others(&self) -> impl Iterator<Item = NodeIndex> + '_ {
-        (0..self.node_count()).map(NodeIndex).filter(|index| *index != self.me)
+    /// The slot of the member `id`.
+    pub fn slot_of(&self, id: NodeId) -> Option<Slot> {
+        self.view().slot_of(id)
     }
 
-    /// The state of the node at `index`.
-    pub fn peer(&self, index: NodeIndex) -> Option<&Peer> {
-        self.peers.get(usize::from(index.0))
+    /// All members but this node, by rising slot.
+    pub fn others(&self) -> impl Iterator<Item = Slot> + use<> {
+        let (view, me) = (self.view(), self.me);
+        let count = view.slots().len();
+        (0..count).filter_map(move |place| view.slots().get(place).copied()).filter(move |slot| *slot != me)
+    }
+
+    /// The state of the node at `slot`, a member now or before.
+    pub fn peer(&self, slot: Slot) -> Option<&Peer> {
+        self.peers.get(slot)
     }
 
     /// The partition of `key`.
     pub fn partition_of(&self, key: &Key) -> Partition {
-        Token::of(key.as_ref()).partition(self.topology.partition_bits())
+        Token::of(key.as_ref()).partition(self.partition_bits)
     }
 
-    /// The nodes that hold keys of `partition`, best first: all nodes. A request uses a prefix of the list.
-    pub fn preference_list(&self, partition: Partition) -> &[NodeIndex] {
-        self.placement.preference_list(partition)
+    /// The configuration that this node works with: the newest that it has adopted, or that of epoch 0. While
+    /// [`Self::id`] is not known, its cluster is [`ClusterId::STAND_IN`], and its hash means nothing.
+    pub fn configuration(&self) -> Arc<Configuration> {
+        Arc::clone(self.view().configuration())
     }
 
-    /// The rank of the node at `index` for `partition`.
-    pub fn rank_of(&self, partition: Partition, index: NodeIndex) -> Option<u16> {
-        self.placement.rank_of(partition, index)
+    /// The epoch of [`Self::configuration`].
+    pub fn epoch(&self) -> Epoch {
+        Epoch(self.epoch.load(Ordering::SeqCst))
     }
 
-    /// Plans a request.
-    pub fn plan(&self, key: &Key, quorum: Quorum) -> Plan<'_> {
-        let partition = self.partition_of(key);
-        Plan { partition, replicas: self.placement.replicas(partition, quorum.from()), quorum }
+    /// The epoch that requests to other nodes name: [`View::placed_since`].
+    pub fn placed_since(&self) -> Epoch {
+        Epoch(self.placed_since.load(Ordering::SeqCst))
     }
 
-    /// The configuration that this node works with: that of epoch 0. While [`Self::id`] is not known, its cluster is
-    /// [`ClusterId::STAND_IN`], and its hash means nothing.
-    pub fn configuration(&self) -> Configuration {
-        let id = self.id().unwrap_or(ClusterId::STAND_IN);
-        Configuration::genesis(id, &self.topology, &self.placement)
+    /// Works with `configuration` from now on. It follows this node's, has been decided, and was stored durably.
+    ///
+    /// # Errors
+    /// [`View::next`]: nothing has changed.
+    pub fn adopt(&self, configuration: Arc<Configuration>) -> Result<(), RoutingError> {
+        let next = self.view().next(configuration)?;
+        self.work_with(next);
+        Ok(())
+    }
+
+    /// Works with `next` from now on, which was made from this node's view.
+    pub(crate) fn work_with(&self, next: View) {
+        for member in &next.configuration().members {
+            // Configurations name nodes by http: whether this cluster's nodes encrypt is a matter of their settings.
+            let url = || match member.url.strip_prefix("http://") {
+                Some(authority) if self.is_tls => format!("https://{authority}"),
+                _ => member.url.clone(),
+            };
+            self.peers.get_or_init(member.slot, || Peer::new(member.id, url()));
+        }
+        let members = next.configuration().members.iter().map(|member| member.id);
+        self.registry().note_members(members);
+        let own = next.configuration().members.iter().find(|member| member.slot == self.me);
+        let is_joining = own.is_some_and(|own| {
+            own.state == MemberState::Joining && own.store == Some(self.store_id) && !own.lacks
+        });
+        let is_named = |node: NodeId, store| {
+            next.configuration().member(node).is_some_and(|member| member.store == Some(store))
+        };
+        self.applicants().retain(|node, applicant| !is_named(*node, applicant.store));
+        let next = Arc::new(next);
+        let mut view = self.view.lock().unwrap_or_else(PoisonError::into_inner);
+        *view = Arc::clone(&next);
+        // First, so that a thread that sees the new epoch does not take its old copy for the view of now.
+        self.views.fetch_add(1, Ordering::SeqCst);
+        self.epoch.store(next.epoch().0, Ordering::SeqCst);
+        self.placed_since.store(next.placed_since().0, Ordering::SeqCst);
+        self.is_joining.store(is_joining, Ordering::SeqCst);
+        // One that joined is in none of the first configurations: only a store that has been a member is retired.
+        if next.configuration().is_retired(self.voter()) {
+            let _ = self.removed_in.compare_exchange(0, next.epoch().0, Ordering::SeqCst, Ordering::SeqCst);
+        }
+        drop(view);
+        self.note_change();
+    }
+
+    /// This node with its store, which votes on configurations.
+    pub fn voter(&self) -> Voter {
+        Voter { node: self.id_of_me, store: self.store_id }
     }
 
     /// The handshake message of this node.
     pub fn hello(&self, clock: UnixMillis) -> Hello {
         Hello {
-            protocol: PROTOCOL_OLDEST,
-            protocols: Some(Protocols::SPOKEN),
+            protocol: self.protocols.oldest(),
+            protocols: Some(self.protocols),
             cluster: self.name.clone(),
             cluster_id: self.id(),
-            node: self.id_of(self.me),
-            topology: self.topology.hash(),
+            node: self.id_of_me,
+            topology: self.genesis.hash(),
             store: self.store_id,
-            run: self.roster().run(),
-            members: self.topology.members().iter().map(|member| member.url.clone()).collect(),
+            run: self.registry().run(),
+            members: self.view().slots().iter().map(|slot| self.url_of(*slot).to_owned()).collect(),
             clock,
+            place: self.place.clone(),
         }
     }
 
@@ -220,23 +386,107 @@ impl Cluster {
         now: Duration,
     ) -> Result<(), HandshakeError> {
         ours.check(theirs)?;
+        let voter = Voter { node: theirs.node, store: theirs.store };
+        if self.view().configuration().is_retired(voter) && !canary::is(Canary::RetiredStoreServes) {
+            let (store, theirs) = (theirs.store, theirs.name_of(theirs.node));
+            return Err(HandshakeError::Removed { theirs, store });
+        }
+        if theirs.topology == JOINING {
+            return self.judge_applicant(theirs, proving, now);
+        }
         if ours.cluster_id.is_none() {
             self.check_id_said(ours, theirs, proving, now)?;
         }
-        match self.roster().owner_of(theirs.store, theirs.node) {
+        match self.registry().owner_of(theirs.store, theirs.node) {
             Some(owner) if !canary::is(Canary::StoreOfAnotherNode) => Err(HandshakeError::StoreOfAnother {
                 theirs: theirs.name_of(theirs.node),
                 store: theirs.store,
                 owner: ours.name_of(owner),
             }),
-            _ => Ok(()),
+            _ => {
+                if !proving {
+                    self.note_said(theirs);
+                }
+                Ok(())
+            }
         }
+    }
+
+    /// Notes the store of a member, and what its settings say of its place.
+    fn note_said(&self, theirs: &Hello) {
+        if let Some(peer) = self.slot_of(theirs.node).and_then(|slot| self.peer(slot)) {
+            *peer.said() = (Some(theirs.store), theirs.place.clone());
+        }
+    }
+
+    /// The store that the member at `slot` runs with, as it said last in this run: as a member, or as one that waits because
+    /// its configurations are lost. None if it has not been met.
+    pub fn store_of(&self, slot: Slot) -> Option<u128> {
+        if slot == self.me {
+            return Some(self.store_id);
+        }
+        let waiting = self.applicants().get(&self.id_of(slot)).map(|applicant| applicant.store);
+        waiting.or_else(|| self.peer(slot).and_then(|peer| peer.said().0))
+    }
+
+    /// What the settings of the member at `slot` say of its place, as it last said.
+    pub fn place_settings_of(&self, slot: Slot) -> PlaceSettings {
+        if slot == self.me {
+            return self.place.clone();
+        }
+        self.peer(slot).map(|peer| peer.said().1.clone()).unwrap_or_default()
+    }
+
+    /// Whether a node that waits to join may connect: to be noted, and to hear of the configuration that names it.
+    fn judge_applicant(&self, theirs: &Hello, proving: bool, now: Duration) -> Result<(), HandshakeError> {
+        // A member that waits with another store has lost its disk: a plan may name the new one.
+        let is_named = self.view().configuration().member(theirs.node).and_then(|member| member.store)
+            == Some(theirs.store);
+        let has_place = {
+            let applicants = self.applicants();
+            applicants.len() < APPLICANTS_LEN_MAX || applicants.contains_key(&theirs.node)
+        };
+        if !is_named && !has_place {
+            let (store, theirs) = (theirs.store, theirs.name_of(theirs.node));
+            return Err(HandshakeError::NotJoining { theirs, store });
+        }
+        if !proving {
+            self.note_applicant(theirs, now);
+        }
+        Ok(())
+    }
+
+    fn note_applicant(&self, theirs: &Hello, now: Duration) {
+        let url = theirs.members.iter().find(|url| NodeId::of_url(url) == theirs.node);
+        let named = self.view().configuration().member(theirs.node).and_then(|member| member.store);
+        if let Some(url) = url
+            && named != Some(theirs.store)
+        {
+            let (url, place) = (url.clone(), theirs.place.clone());
+            let applicant = Applicant { url, store: theirs.store, place, at: now };
+            let mut applicants = self.applicants();
+            if applicants.len() < APPLICANTS_LEN_MAX || applicants.contains_key(&theirs.node) {
+                applicants.insert(theirs.node, applicant);
+            }
+        }
+    }
+
+    /// The nodes that have said in this run that they wait to join.
+    pub fn applicants(&self) -> MutexGuard<'_, BTreeMap<NodeId, Applicant>> {
+        self.applicants.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Notes what a peer has said that has proved since who it is.
     pub fn note_proven(&self, theirs: &Hello, now: Duration) {
+        if theirs.topology == JOINING {
+            return self.note_applicant(theirs, now);
+        }
+        if self.was_removed(theirs) {
+            return;
+        }
+        self.note_said(theirs);
         if self.id().is_none()
-            && let Some(index) = self.topology.index_of(theirs.node)
+            && let Some(index) = self.slot_of(theirs.node)
         {
             self.ids_said().note(index, theirs.cluster_id, now);
         }
@@ -249,21 +499,27 @@ impl Cluster {
 
     /// Adopts the cluster's id, which has been stored durably. The first id stays.
     pub fn adopt_id(&self, id: ClusterId) {
+        let mut view = self.view.lock().unwrap_or_else(PoisonError::into_inner);
+        // Whoever sees the id finds a configuration that names it.
+        if self.id().is_none() {
+            *view = Arc::new(view.of_cluster(id));
+            self.views.fetch_add(1, Ordering::SeqCst);
+        }
         let _ = self.id.set(id);
     }
 
     /// Notes the cluster id that the node at `index` has said at `now`, on the monotonic clock, and says what follows from it for a store without one.
-    pub fn note_id_said(&self, index: NodeIndex, id: Option<ClusterId>, now: Duration) -> IdVerdict {
+    pub fn note_id_said(&self, index: Slot, id: Option<ClusterId>, now: Duration) -> IdVerdict {
         let mut said = self.ids_said();
         said.note(index, id, now);
         self.id_verdict(&said, index, now)
     }
 
-    fn id_verdict(&self, said: &IdsSaid, index: NodeIndex, now: Duration) -> IdVerdict {
-        let others = usize::from(self.node_count()).saturating_sub(1);
+    fn id_verdict(&self, said: &IdsSaid, index: Slot, now: Duration) -> IdVerdict {
+        let others = usize::from(self.member_count()).saturating_sub(1);
         match said.adoptable(index, others, now) {
             Some(id) => IdVerdict::Adopt(id),
-            None if self.me == NodeIndex(0) && said.are_all_without(others) => IdVerdict::Make,
+            None if self.me == Slot(0) && said.are_all_without(others) => IdVerdict::Make,
             None => IdVerdict::Wait,
         }
     }
@@ -276,7 +532,7 @@ impl Cluster {
         proving: bool,
         now: Duration,
     ) -> Result<(), HandshakeError> {
-        let Some(index) = self.topology.index_of(theirs.node) else { return Ok(()) };
+        let Some(index) = self.slot_of(theirs.node) else { return Ok(()) };
         let verdict = if proving {
             let mut said = self.ids_said().clone();
             said.note(index, theirs.cluster_id, now);
@@ -295,8 +551,8 @@ impl Cluster {
     }
 
     /// The peer registry: the stores that nodes were seen with, and the eligibility of this node's store.
-    pub fn roster(&self) -> MutexGuard<'_, Roster> {
-        self.roster.lock().unwrap_or_else(PoisonError::into_inner)
+    pub fn registry(&self) -> MutexGuard<'_, PeerRegistry> {
+        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether this node's store is quorum-eligible. It is not until it has met a majority in this run: it may be an
@@ -304,7 +560,53 @@ impl Cluster {
     pub fn votes(&self) -> bool {
         self.has_met()
             && !self.stands_down.load(Ordering::SeqCst)
-            && self.roster().verdict() == VotesVerdict::Votes
+            && !self.is_removed()
+            && !self.is_marked()
+            && self.registry().verdict() == VotesVerdict::Votes
+    }
+
+    /// Whether the node at `index` joins in the change under way.
+    pub fn is_joining(&self, index: Slot) -> bool {
+        let view = self.view();
+        let mut members = view.configuration().members.iter();
+        members.any(|member| member.slot == index && member.state == MemberState::Joining)
+    }
+
+    /// Whether this node's store joins, and confirms writes of keys that it is not read for yet, before it is
+    /// quorum-eligible: see [`View::is_unread`].
+    pub fn confirms_unread(&self) -> bool {
+        self.is_joining.load(Ordering::SeqCst)
+            && self.has_met()
+            && !self.stands_down()
+            && !canary::is(Canary::JoinerConfirmsNothing)
+    }
+
+    /// Whether the configuration says that this node's store lacks records: a change did not wait for it.
+    pub fn is_marked(&self) -> bool {
+        let member = self.id_of(self.me);
+        self.view().configuration().member(member).is_some_and(|member| member.lacks)
+    }
+
+    /// Whether this node was removed from the cluster, or its store was.
+    pub fn is_removed(&self) -> bool {
+        self.removed_in().is_some()
+    }
+
+    /// The epoch that removed this node, or its store, from the cluster.
+    pub fn removed_in(&self) -> Option<Epoch> {
+        Some(Epoch(self.removed_in.load(Ordering::SeqCst))).filter(|epoch| *epoch > Epoch(0))
+    }
+
+    /// Whether a store of `node` was removed from the cluster.
+    pub fn was_member(&self, node: NodeId) -> bool {
+        self.view().configuration().retired.iter().any(|voter| voter.node == node)
+    }
+
+    /// Whether the node with the handshake message `theirs` was removed with its store. It may ask for configurations, so that
+    /// it learns of it, and nothing else.
+    pub fn was_removed(&self, theirs: &Hello) -> bool {
+        let voter = Voter { node: theirs.node, store: theirs.store };
+        theirs.topology != JOINING && self.view().configuration().is_retired(voter)
     }
 
     /// Whether this node has met a majority in this run, itself included.
@@ -315,10 +617,11 @@ impl Cluster {
     /// Whether the eligibility of this node's store is still open. It is while the store is new and some node has not
     /// said what it knows of an older one, or while this node has not met a majority.
     pub fn is_undecided(&self) -> bool {
-        match self.roster().verdict() {
+        match self.registry().verdict() {
             VotesVerdict::Unknown => true,
             VotesVerdict::Votes => !self.has_met(),
-            VotesVerdict::Lacks => false,
+            // One that joins confirms what it is not read for, once it has met a majority.
+            VotesVerdict::Lacks => self.is_joining.load(Ordering::SeqCst) && !self.has_met(),
         }
     }
 
@@ -344,6 +647,15 @@ impl Cluster {
         }
     }
 
+    /// Notes that the configurations of the store are known: a run that is alone need meet nobody, and one that began alone must,
+    /// once others are there.
+    pub(crate) fn begin_run(&self) {
+        let is_alone = self.member_count() == 1;
+        if is_alone || self.genesis.node_count() == 1 {
+            self.has_met.store(is_alone, Ordering::SeqCst);
+        }
+    }
+
     /// Makes the store eligible without meeting a majority: the caller vouches that it is no older copy.
     pub fn trust_store(&self) {
         self.has_met.store(true, Ordering::SeqCst);
@@ -352,19 +664,25 @@ impl Cluster {
 
     /// Notes that the node at `index` has said up to where it has sealed, and that this store's eligibility already
     /// reflects it.
-    pub fn note_floors_met(&self, index: NodeIndex) {
+    pub fn note_floors_met(&self, index: Slot) {
         if let Some(peer) = self.peer(index) {
             peer.floors_met.store(true, Ordering::SeqCst);
         }
-        let met = self.others().filter(|index| self.has_met_floors_of(*index)).count();
-        if met >= usize::from(self.node_count() / 2) {
-            self.has_met.store(true, Ordering::SeqCst);
-        }
+        self.judge_met();
         self.note_change();
     }
 
+    /// Judges whether this node has met a majority of the members of now: of fewer ones, after some have left. One that is
+    /// left alone has.
+    pub(crate) fn judge_met(&self) {
+        let met = self.others().filter(|index| self.has_met_floors_of(*index)).count();
+        if !self.is_removed() && met >= usize::from(self.member_count() / 2) {
+            self.has_met.store(true, Ordering::SeqCst);
+        }
+    }
+
     /// Whether the node at `index` has said, in this run, up to where it has sealed.
-    pub fn has_met_floors_of(&self, index: NodeIndex) -> bool {
+    pub fn has_met_floors_of(&self, index: Slot) -> bool {
         self.peer(index).is_some_and(|peer| peer.floors_met.load(Ordering::SeqCst))
     }
 
@@ -375,24 +693,24 @@ impl Cluster {
 
     /// Whether this node's store is known to lack records that an earlier one held.
     pub fn lacks(&self) -> bool {
-        self.roster().verdict() == VotesVerdict::Lacks
+        self.registry().verdict() == VotesVerdict::Lacks
     }
 
     /// Runs `note` on the contact with the node at `index`, which `note` may change, and returns its result.
-    pub fn contact<T: Default>(&self, index: NodeIndex, note: impl FnOnce(&mut Contact) -> T) -> T {
+    pub fn contact<T: Default>(&self, index: Slot, note: impl FnOnce(&mut Contact) -> T) -> T {
         let Some(peer) = self.peer(index) else { return T::default() };
         note(&mut peer.contact.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Notes why the store of the node at `index` does not count, as that node says.
-    pub fn note_not_voting(&self, index: NodeIndex, reason: String) {
+    pub fn note_not_voting(&self, index: Slot, reason: String) {
         if let Some(peer) = self.peer(index) {
             *peer.not_voting.lock().unwrap_or_else(PoisonError::into_inner) = reason;
         }
     }
 
     /// The reason why the store of the node at `index` did not count, as it last said.
-    pub fn not_voting(&self, index: NodeIndex) -> String {
+    pub fn not_voting(&self, index: Slot) -> String {
         let reason = self
             .peer(index)
             .map(|peer| peer.not_voting.lock().unwrap_or_else(PoisonError::into_inner).clone());
@@ -403,7 +721,7 @@ impl Cluster {
     /// Both include this node.
     pub fn met_and_needed(&self) -> (usize, usize) {
         let met = self.others().filter(|index| self.has_met_floors_of(*index)).count();
-        (met + 1, usize::from(self.node_count() / 2) + 1)
+        (met + 1, usize::from(self.member_count() / 2) + 1)
     }
 
     /// Whether the store is about to be set aside.
@@ -413,7 +731,7 @@ impl Cluster {
 
     /// Adds an exchange with the node at `index`. Returns a change if there is one: its clock is now surely more than
     /// `bound_millis` from this node's, or surely no longer is.
-    pub fn note_clock(&self, index: NodeIndex, exchange: Exchange, bound_millis: u64) -> Option<ClockNews> {
+    pub fn note_clock(&self, index: Slot, exchange: Exchange, bound_millis: u64) -> Option<ClockNews> {
         let peer = self.peer(index)?;
         let mut clock = peer.clock.lock().unwrap_or_else(PoisonError::into_inner);
         clock.note(exchange);
@@ -435,7 +753,7 @@ impl Cluster {
 
     /// How far the clock of the node at `index` is ahead of this node's, at the monotonic time `now` and the time of
     /// day `wall`; `None` without a recent exchange.
-    pub fn clock_offset(&self, index: NodeIndex, now: Duration, wall: UnixMillis) -> Option<ClockOffset> {
+    pub fn clock_offset(&self, index: Slot, now: Duration, wall: UnixMillis) -> Option<ClockOffset> {
         self.peer(index)?.clock.lock().unwrap_or_else(PoisonError::into_inner).offset(now, wall)
     }
 }
@@ -454,7 +772,6 @@ mod tests {
     use super::*;
     use crate::replica::Vote;
     use kvorum_core::{Run, StoreSeen};
-    use std::collections::BTreeMap;
 
     /// Whatever an earlier run found out: a node becomes eligible once it has met a majority, itself included. Each
     /// node counts once, however often it is met.
@@ -465,9 +782,9 @@ mod tests {
             let topology = Topology::of_urls(&urls).unwrap();
             let me = NodeId::of_url(&urls[0]);
             let own = StoreSeen { node: me, store: 11, run: Run::default() };
-            let roster = Roster::new(own, nodes, BTreeMap::new(), Vote::Yes);
-            let index = topology.index_of(me).unwrap();
-            let cluster = Cluster::new("test".to_owned(), None, topology, index, 11, roster);
+            let registry = PeerRegistry::new(own, nodes, BTreeMap::new(), Vote::Yes);
+            let index = Slot(topology.index_of(me).unwrap().0);
+            let cluster = Cluster::new("test".to_owned(), None, topology, index, 11, registry);
             for (met, other) in cluster.others().enumerate() {
                 assert_eq!(
                     (cluster.votes(), cluster.is_undecided()),
@@ -478,7 +795,7 @@ mod tests {
                 cluster.note_floors_met(other);
             }
             assert!(cluster.votes() && !cluster.is_undecided(), "{nodes}");
-            cluster.roster().lose();
+            cluster.registry().lose();
             assert!(!cluster.votes() && !cluster.is_undecided(), "{nodes}");
         }
     }

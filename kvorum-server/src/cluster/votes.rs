@@ -2,7 +2,7 @@
 //!
 //! A node that lost its disk comes back empty. It would answer "absent" for records that it had confirmed, and a quorum
 //! of such answers would lose acknowledged writes. The node cannot know of its loss, but the others can. Each remembers
-//! durably with which store it saw every node, and two nodes exchange these memories whenever they meet ([`Roster`]).
+//! durably with which store it saw every node, and two nodes exchange these memories whenever they meet ([`PeerRegistry`]).
 //!
 //! A new store becomes eligible once every other node has said that it knows no older store of this node. As soon as
 //! one node does know an older store, the new one is not eligible until it has been refilled.
@@ -37,15 +37,15 @@ pub struct Heard {
     pub verdict: Option<Verdict>,
     /// The run of this node, when it has changed.
     pub run: Option<Run>,
-    /// Whether the other node remembers a later run of this node than this store's.
-    pub is_behind: bool,
+    /// The store with which the other node remembers a later run of this node than this store's.
+    pub behind: Option<u128>,
     /// Entries of nodes that were unknown here.
     pub news: Vec<StoreSeen>,
 }
 
 /// The peer registry: the store that each node was seen with, and what others said of this node's own.
 #[derive(Debug, Clone)]
-pub struct Roster {
+pub struct PeerRegistry {
     me: NodeId,
     store_id: u128,
     run: Run,
@@ -55,7 +55,7 @@ pub struct Roster {
     confirmed_by: BTreeSet<NodeId>,
 }
 
-impl Roster {
+impl PeerRegistry {
     /// The registry of the node `own` in a cluster of `node_count`, with the entries that its store remembers. `votes`
     /// is the eligibility that an earlier run found out.
     pub fn new(own: StoreSeen, node_count: u16, seen: BTreeMap<NodeId, (u128, Run)>, votes: Vote) -> Self {
@@ -66,6 +66,18 @@ impl Roster {
             Vote::Unknown => Verdict::Unknown,
         };
         Self { me, store_id, run, node_count, seen, verdict, confirmed_by: BTreeSet::new() }
+    }
+
+    /// This node.
+    pub fn node(&self) -> NodeId {
+        self.me
+    }
+
+    /// Notes the members of the cluster, this node among them. From now on only their words count.
+    pub fn note_members(&mut self, members: impl Iterator<Item = NodeId>) {
+        let members: BTreeSet<NodeId> = members.collect();
+        self.node_count = u16::try_from(members.len()).unwrap_or(u16::MAX);
+        self.confirmed_by.retain(|node| members.contains(node));
     }
 
     /// Whether this node's store is quorum-eligible.
@@ -151,7 +163,7 @@ impl Roster {
         Heard {
             verdict: (self.verdict != before.0).then_some(self.verdict),
             run: (self.run != before.1).then_some(self.run),
-            is_behind,
+            behind: of_me.filter(|_| is_behind).map(|seen| seen.store),
             news,
         }
     }
@@ -188,32 +200,32 @@ mod tests {
         StoreSeen { node, store, run: Run { number, nonce: 5 } }
     }
 
-    fn roster(nodes: u16, number: u64, vote: Vote) -> Roster {
-        Roster::new(seen(ME, 11, number), nodes, BTreeMap::new(), vote)
+    fn registry(nodes: u16, number: u64, vote: Vote) -> PeerRegistry {
+        PeerRegistry::new(seen(ME, 11, number), nodes, BTreeMap::new(), vote)
     }
 
-    fn fresh(nodes: u16) -> Roster {
-        roster(nodes, 1, Vote::Unknown)
+    fn fresh(nodes: u16) -> PeerRegistry {
+        registry(nodes, 1, Vote::Unknown)
     }
 
     /// A new cluster: every other node must have been met, however often the first repeats its answer.
     #[test]
     fn new_store_votes_once_all_know_nothing_older() {
-        let mut roster = fresh(3);
-        assert_eq!(roster.verdict(), Verdict::Unknown);
-        assert_eq!(roster.hear(A, &[seen(A, 22, 1)]).verdict, None);
-        assert_eq!(roster.hear(A, &[seen(ME, 11, 1)]).verdict, None);
-        assert_eq!(roster.hear(B, &[]).verdict, Some(Verdict::Votes));
+        let mut registry = fresh(3);
+        assert_eq!(registry.verdict(), Verdict::Unknown);
+        assert_eq!(registry.hear(A, &[seen(A, 22, 1)]).verdict, None);
+        assert_eq!(registry.hear(A, &[seen(ME, 11, 1)]).verdict, None);
+        assert_eq!(registry.hear(B, &[]).verdict, Some(Verdict::Votes));
     }
 
     /// A wiped disk: one node that remembers the old store is enough, and no other node can outvote it.
     #[test]
     fn wiped_store_does_not_vote() {
-        let mut roster = fresh(3);
-        assert_eq!(roster.hear(A, &[seen(ME, 10, 0)]).verdict, Some(Verdict::Lacks));
-        assert_eq!(roster.hear(B, &[]).verdict, None);
-        assert_eq!(roster.verdict(), Verdict::Lacks);
-        let again = Roster::new(seen(ME, 11, 1), 3, BTreeMap::new(), Vote::No);
+        let mut registry = fresh(3);
+        assert_eq!(registry.hear(A, &[seen(ME, 10, 0)]).verdict, Some(Verdict::Lacks));
+        assert_eq!(registry.hear(B, &[]).verdict, None);
+        assert_eq!(registry.verdict(), Verdict::Lacks);
+        let again = PeerRegistry::new(seen(ME, 11, 1), 3, BTreeMap::new(), Vote::No);
         assert_eq!(again.verdict(), Verdict::Lacks);
     }
 
@@ -221,19 +233,23 @@ mod tests {
     /// the same state. The store reports it once, and continues with a number that no node has seen.
     #[test]
     fn older_run_does_not_vote() {
-        let mut restored = roster(3, 4, Vote::Yes);
+        let mut restored = registry(3, 4, Vote::Yes);
         assert_eq!(restored.hear(A, &[seen(ME, 11, 4)]).verdict, None, "the same run");
         assert_eq!(restored.hear(A, &[seen(ME, 11, 3)]).verdict, None, "the run before");
         let heard = restored.hear(A, &[seen(ME, 11, 7)]);
         assert_eq!((heard.verdict, heard.run.map(|run| run.number)), (Some(Verdict::Lacks), Some(8)));
         restored.refilled();
         assert_eq!(restored.hear(B, &[seen(ME, 11, 7)]).verdict, None, "told once more by one that was away");
-        let mut copy = roster(3, 4, Vote::Yes);
+        let mut copy = registry(3, 4, Vote::Yes);
         let other = StoreSeen { run: Run { number: 4, nonce: 6 }, ..seen(ME, 11, 4) };
         assert_eq!(copy.hear(A, &[other]).verdict, Some(Verdict::Lacks));
         assert_eq!(copy.run().number, 5);
         let forged = seen(ME, 11, u64::MAX);
-        assert_eq!(roster(3, 4, Vote::Yes).hear(A, &[forged]).verdict, None, "no store was started so often");
+        assert_eq!(
+            registry(3, 4, Vote::Yes).hear(A, &[forged]).verdict,
+            None,
+            "no store was started so often"
+        );
     }
 
     /// An older disk of a node whose store was replaced since: its store differs from the remembered one, and its run
@@ -243,7 +259,7 @@ mod tests {
         let mut replaced = fresh(3);
         let heard = replaced.hear(A, &[seen(ME, 10, 6)]);
         assert_eq!((heard.verdict, heard.run.map(|run| run.number)), (Some(Verdict::Lacks), Some(7)));
-        let mut older = Roster::new(seen(ME, 10, 5), 3, BTreeMap::new(), Vote::Yes);
+        let mut older = PeerRegistry::new(seen(ME, 10, 5), 3, BTreeMap::new(), Vote::Yes);
         assert_eq!(older.hear(A, &[seen(ME, 11, 7)]).verdict, Some(Verdict::Lacks));
         // A node that was away tells the replacement store of the older one: no news.
         replaced.refilled();
@@ -253,35 +269,35 @@ mod tests {
     /// Other nodes remember a node's old store until its new one is eligible, even if they only heard of the old one.
     #[test]
     fn old_stores_are_remembered() {
-        let mut roster = fresh(3);
-        assert_eq!(roster.meet(seen(A, 20, 1), false), Some(seen(A, 20, 1)));
-        roster.remember(&[seen(A, 20, 1)]);
-        assert_eq!(roster.meet(seen(A, 21, 1), false), None);
-        assert_eq!(roster.entries(), [seen(A, 20, 1), seen(ME, 11, 1)]);
-        assert_eq!(roster.meet(seen(A, 21, 1), true), Some(seen(A, 21, 1)));
-        assert_eq!(roster.hear(A, &[seen(B, 30, 1), seen(ME, 11, 1)]).news, [seen(B, 30, 1)]);
+        let mut registry = fresh(3);
+        assert_eq!(registry.meet(seen(A, 20, 1), false), Some(seen(A, 20, 1)));
+        registry.remember(&[seen(A, 20, 1)]);
+        assert_eq!(registry.meet(seen(A, 21, 1), false), None);
+        assert_eq!(registry.entries(), [seen(A, 20, 1), seen(ME, 11, 1)]);
+        assert_eq!(registry.meet(seen(A, 21, 1), true), Some(seen(A, 21, 1)));
+        assert_eq!(registry.hear(A, &[seen(B, 30, 1), seen(ME, 11, 1)]).news, [seen(B, 30, 1)]);
     }
 
     /// The latest run of a store is remembered. An earlier run replaces it only if the store is eligible: it was
     /// refilled.
     #[test]
     fn latest_runs_are_remembered() {
-        let mut roster = fresh(3);
-        roster.remember(&[seen(A, 20, 3)]);
-        assert_eq!(roster.meet(seen(A, 20, 3), true), None);
-        assert_eq!(roster.meet(seen(A, 20, 4), false), Some(seen(A, 20, 4)));
-        assert_eq!(roster.meet(seen(A, 20, 2), false), None);
-        assert_eq!(roster.meet(seen(A, 20, 2), true), Some(seen(A, 20, 2)));
+        let mut registry = fresh(3);
+        registry.remember(&[seen(A, 20, 3)]);
+        assert_eq!(registry.meet(seen(A, 20, 3), true), None);
+        assert_eq!(registry.meet(seen(A, 20, 4), false), Some(seen(A, 20, 4)));
+        assert_eq!(registry.meet(seen(A, 20, 2), false), None);
+        assert_eq!(registry.meet(seen(A, 20, 2), true), Some(seen(A, 20, 2)));
     }
 
     /// The owner of a store is found under every node that it was seen with, except the node that is asked about.
     #[test]
     fn stores_have_owners() {
-        let mut roster = fresh(3);
-        roster.remember(&[seen(A, 20, 1)]);
-        assert_eq!(roster.owner_of(20, A), None);
-        assert_eq!(roster.owner_of(20, B), Some(A));
-        assert_eq!(roster.owner_of(11, B), Some(ME));
-        assert_eq!(roster.owner_of(30, B), None);
+        let mut registry = fresh(3);
+        registry.remember(&[seen(A, 20, 1)]);
+        assert_eq!(registry.owner_of(20, A), None);
+        assert_eq!(registry.owner_of(20, B), Some(A));
+        assert_eq!(registry.owner_of(11, B), Some(ME));
+        assert_eq!(registry.owner_of(30, B), None);
     }
 }

@@ -14,7 +14,7 @@ use crate::crash;
 use crate::http::Limits;
 use crate::http::connection::Waits;
 use crate::log::LogFormat;
-use crate::peer::PeerAuthMode;
+use crate::peer::{PeerAuthMode, PlaceSettings, Protocols};
 use crate::replica::{DurabilityMode, Execution, HintBounds};
 use crate::security::AuthMode;
 use crate::spans::Endpoint;
@@ -41,10 +41,16 @@ pub struct Config {
     pub data_dir: PathBuf,
     /// All nodes' URLs.
     pub cluster: Vec<String>,
+    /// URLs of members of the cluster that this node waits to join; empty for none.
+    pub join: Vec<String>,
     /// The URL of this node.
     pub advertise: String,
+    /// The zone and weight that this node joins with, as far as the settings name them.
+    pub place: PlaceSettings,
     /// The cluster's name.
     pub cluster_name: String,
+    /// The versions of the protocol between nodes that this node speaks.
+    pub protocols: Protocols,
     /// The order in which a write's replicas are asked.
     pub fanout: Fanout,
     /// How long a node that starts waits for hints.
@@ -119,6 +125,11 @@ pub struct TlsConfig {
 }
 
 impl Config {
+    /// Whether the settings name the URL of this node, beside its address.
+    pub fn is_advertised(&self) -> bool {
+        self.settings.iter().any(|row| row.name == "advertise" && !row.value.trim().is_empty())
+    }
+
     /// Whether the node listens beyond its machine and lets strangers do everything.
     pub fn is_insecure(&self) -> bool {
         !self.listen.ip().to_canonical().is_loopback() && !open_to(self).is_empty()
@@ -345,8 +356,11 @@ impl Draft {
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             data_dir: PathBuf::new(),
             cluster: Vec::new(),
+            join: Vec::new(),
             advertise: String::new(),
+            place: PlaceSettings::default(),
             cluster_name: String::new(),
+            protocols: Protocols::SPOKEN,
             fanout: Fanout::Parallel,
             hint_drain_timeout: none,
             hints: HintBounds { bytes_max: 0, age_max_millis: 0 },
@@ -461,6 +475,12 @@ impl Draft {
         // A port that still takes plain connections is called by its `http` URL, until that is changed.
         let is_secure = config.tls.as_ref().is_some_and(|tls| tls.mode == TlsMode::Require);
         let own = format!("{}://{}", if is_secure { "https" } else { "http" }, config.listen);
+        if !config.join.is_empty() && !config.cluster.is_empty() {
+            return Err(bad(
+                "join",
+                "it is for a node that is to join a cluster, and --cluster for one that begins it".into(),
+            ));
+        }
         if config.cluster.is_empty() {
             config.advertise = advertise.unwrap_or(own);
             config.cluster = vec![config.advertise.clone()];
@@ -512,7 +532,7 @@ fn checked_schemes(
         );
         return Err(bad(own_name, reason));
     }
-    let mut others = config.cluster.iter().filter(|url| **url != config.advertise);
+    let mut others = config.cluster.iter().chain(&config.join).filter(|url| **url != config.advertise);
     if config.peer_ca.is_none() && others.clone().any(secure) {
         return Err(bad(
             "cluster",
@@ -532,7 +552,8 @@ fn checked_schemes(
 /// Whom a node lets do everything that reaches its port; empty if nobody.
 pub fn open_to(config: &Config) -> &'static str {
     // A lone node takes no connection of any other node.
-    let is_open_to_peers = config.cluster.len() > 1 && config.peer_auth != PeerAuthMode::Require;
+    let has_peers = config.cluster.len() > 1 || !config.join.is_empty();
+    let is_open_to_peers = has_peers && config.peer_auth != PeerAuthMode::Require;
     match (config.auth == AuthMode::On, is_open_to_peers) {
         (true, false) => "",
         (true, true) => "peers",

@@ -4,7 +4,8 @@ use super::Draft;
 use super::values::{parse_durability, parse_duration, parse_factor, parse_number, parse_size, parse_urls};
 use crate::coordinator::Fanout;
 use crate::log::LogFormat;
-use crate::peer::PeerAuthMode;
+use crate::membership::{parse_weight, parse_zone};
+use crate::peer::{PeerAuthMode, Protocols};
 use crate::replica::Execution;
 use crate::security::AuthMode;
 use crate::spans::Endpoint;
@@ -61,11 +62,19 @@ pub const SETTINGS: &[Setting] = &[
         set: |draft, text| set(&mut draft.config.cluster, parse_urls(text)),
     },
     Setting {
+        name: "join",
+        old_names: &[],
+        value_name: "URL,URL,…",
+        default: "",
+        help: "URLs of members of a cluster: this node waits, with an empty store, until a plan names it (kvorum cluster plan add)",
+        set: |draft, text| set(&mut draft.config.join, parse_urls(text)),
+    },
+    Setting {
         name: "advertise",
         old_names: &[],
         value_name: "URL",
         default: "",
-        help: "URL of this node in --cluster; needed where --listen does not tell",
+        help: "URL at which other nodes reach this one, as in their lists; needed where --listen does not tell, and for a node that was started alone and is to grow",
         set: |draft, text| {
             let urls = parse_urls(text)?;
             match <[String; 1]>::try_from(urls) {
@@ -73,6 +82,28 @@ pub const SETTINGS: &[Setting] = &[
                 Err(urls) if urls.is_empty() => Ok(()),
                 Err(_) => Err("one URL is needed".into()),
             }
+        },
+    },
+    Setting {
+        name: "zone",
+        old_names: &[],
+        value_name: "ZONE",
+        default: "",
+        help: "Failure domain of this node when it joins a cluster: copies of a key are in different zones; a member's is changed by kvorum cluster plan zone",
+        set: |draft, text| {
+            let zone = if text.is_empty() { Ok(None) } else { parse_zone(text).map(Some) };
+            set(&mut draft.config.place.zone, zone)
+        },
+    },
+    Setting {
+        name: "weight",
+        old_names: &[],
+        value_name: "N",
+        default: "",
+        help: "Share of the data in proportion to the other nodes' when this node joins a cluster, 1 where nothing says otherwise; a member's is changed by kvorum cluster plan weight",
+        set: |draft, text| {
+            let weight = if text.is_empty() { Ok(None) } else { parse_weight(text).map(Some) };
+            set(&mut draft.config.place.weight, weight)
         },
     },
     Setting {
@@ -90,6 +121,19 @@ pub const SETTINGS: &[Setting] = &[
                 Err("allowed are 1 to 64 letters, digits, - _ .".into())
             };
             set(&mut draft.config.cluster_name, name)
+        },
+    },
+    Setting {
+        name: "peer-protocol-max",
+        old_names: &[],
+        value_name: "VERSION",
+        default: "8",
+        help: "Speak no newer version of the protocol between nodes, so that an upgrade can be tried on some nodes first; 7 is the oldest",
+        set: |draft, text| {
+            let spoken = Protocols::SPOKEN;
+            let newest = text.parse().ok().filter(|newest| spoken.contains(*newest));
+            let protocols = newest.and_then(|newest| spoken.up_to(newest));
+            set(&mut draft.config.protocols, protocols.ok_or_else(|| format!("this release speaks {spoken}")))
         },
     },
     Setting {

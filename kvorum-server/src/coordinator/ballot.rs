@@ -8,22 +8,26 @@
 //! that meet on a thread share a ballot ([`super::group`]).
 
 use super::calls::{Calls, Cause, Write};
-use super::edit::{Change, Edit};
+use super::edit::{Change, Edit, is_live, shown};
 use super::{Coordinator, CoordinatorError, Mutation, Written};
 use crate::canary::{self, Canary};
+use crate::cluster::View;
 use crate::peer::{ApplyKind, BallotReply, Held, Request};
 use crate::replica::ReplicaError;
 use crate::slow;
 use bytes::Bytes;
+use kvorum_core::agreement::Epoch;
 use kvorum_core::condition::{self, ApplyError};
 use kvorum_core::conditional::EARLIER_LEN_MAX;
+use kvorum_core::configuration::{PerList, Route};
 use kvorum_core::{
     AcceptTally, AcceptVerdict, Condition, Conditional, ConditionalOutcome, Fate, Key, Lineage, Next,
-    NodeIndex, PrepareTally, PrepareVerdict, Prepared, Promise, Quorum, Record, UnixMillis, Value, Version,
+    PrepareTally, PrepareVerdict, Prepared, Promise, Quorum, Record, Slot, UnixMillis, Value, Version,
 };
 use std::num::NonZeroU128;
 use std::rc::Rc;
 use std::slice;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -84,7 +88,15 @@ pub(super) enum Purpose {
 impl Purpose {
     /// Whether it can share a ballot: not where its record must show which operation has made it.
     pub(super) fn can_share(&self) -> bool {
-        matches!(self, Self::Write { operation: None, .. })
+        matches!(self, Self::Write { operation: None, .. }) && self.origin().is_none()
+    }
+
+    /// The `ETag` of the record that it makes, if that is not its version.
+    fn origin(&self) -> Option<Version> {
+        match self {
+            Self::Write { change, .. } => change.origin(),
+            Self::Read | Self::Recover => None,
+        }
     }
 
     fn edit(&self) -> Option<&Edit> {
@@ -147,7 +159,7 @@ impl Coordinator {
             condition: Some(condition),
             operation,
         };
-        Ok(match self.decide_apart(key, purpose, quorum).await? {
+        Ok(match self.decide_apart(key, purpose, quorum, Version::ZERO).await? {
             End::Done { version, confirmed, .. } => Decided::Written(Written { version, confirmed }),
             End::Kept(record) => Decided::Failed { current: self.current(record.as_ref()) },
             // A value that does not depend on another one fits every record.
@@ -171,7 +183,7 @@ impl Coordinator {
         quorum: Quorum,
     ) -> Result<Edited, CoordinatorError> {
         let purpose = Purpose::Write { change: Change::Edit(edit), condition: Some(condition), operation };
-        Ok(match self.decide_apart(key, purpose, quorum).await? {
+        Ok(match self.decide_apart(key, purpose, quorum, Version::ZERO).await? {
             End::Done { version, confirmed, number } => {
                 Edited::Written { written: Written { version, confirmed }, number }
             }
@@ -180,8 +192,15 @@ impl Coordinator {
         })
     }
 
-    /// Decides a conditional write on a task of its own, so that it goes on if the client goes.
-    async fn decide_apart(self: &Rc<Self>, key: Key, purpose: Purpose, quorum: Quorum) -> Outcome {
+    /// Decides a conditional write on a task of its own, so that it goes on if the client goes. Its ballots are above
+    /// `above`.
+    pub(super) async fn decide_apart(
+        self: &Rc<Self>,
+        key: Key,
+        purpose: Purpose,
+        quorum: Quorum,
+        above: Version,
+    ) -> Outcome {
         // Check the clock after reading it: a clock that is set in between is not trusted either.
         if self.shared.timestamps.stands_down() {
             return Err(self.clock_off());
@@ -193,7 +212,7 @@ impl Coordinator {
         let (report, outcome) = oneshot::channel();
         let coordinator = Rc::clone(self);
         let deciding = async move {
-            let ballot = Ballot::new(&coordinator, key, quorum, begun, deadline);
+            let ballot = Ballot { above, ..Ballot::new(&coordinator, key, quorum, begun, deadline) };
             let decided = coordinator.decide(ballot, purpose).await;
             coordinator.count_decided(&decided);
             // The client may have gone.
@@ -208,7 +227,7 @@ impl Coordinator {
     }
 
     /// The `ETag` of a record's value; none where it has no value, or has expired.
-    fn current(&self, record: Option<&Record>) -> Option<Version> {
+    pub(super) fn current(&self, record: Option<&Record>) -> Option<Version> {
         let now = self.shared.timestamps.expiry_clock();
         record.filter(|record| record.live(now).is_some()).map(Record::etag)
     }
@@ -258,6 +277,8 @@ impl Coordinator {
 /// An operation that goes on by ballots, or several that share them.
 pub(super) struct Ballot {
     pub(super) coordinator: Rc<Coordinator>,
+    /// The view of the present try.
+    view: Arc<View>,
     pub(super) key: Key,
     pub(super) quorum: Quorum,
     begun: Instant,
@@ -267,6 +288,8 @@ pub(super) struct Ballot {
     /// Versions under which the operation's record may have been taken, and when the first of them was sent.
     pub(super) earlier: Vec<Version>,
     pub(super) sent_at: Option<Duration>,
+    /// Since when keys were placed as they were when it was sent first.
+    pub(super) sent_in: Option<Epoch>,
     /// By earlier version, the answers if it took effect.
     pub(super) sent: Vec<(Version, Vec<End>)>,
 }
@@ -275,7 +298,7 @@ pub(super) struct Ballot {
 pub(super) struct Base {
     pub(super) prepared: Prepared,
     /// The newest record, and the replica that has it.
-    pub(super) held: Option<(NodeIndex, Held)>,
+    pub(super) held: Option<(Slot, Held)>,
 }
 
 /// What a ballot's first part has led to.
@@ -285,7 +308,7 @@ enum Asked {
 }
 
 /// The newest record, with its value as far as that is needed.
-pub(super) struct Whole(pub(super) Option<(NodeIndex, Held)>);
+pub(super) struct Whole(pub(super) Option<(Slot, Held)>);
 
 /// What a ballot's second part has led to.
 enum Accepted {
@@ -302,8 +325,8 @@ impl Ballot {
         deadline: Instant,
     ) -> Self {
         let (above, earlier, sent_at) = (Version::ZERO, Vec::new(), None);
-        let (coordinator, sent) = (Rc::clone(coordinator), Vec::new());
-        Self { coordinator, key, quorum, begun, deadline, above, earlier, sent_at, sent }
+        let (view, coordinator, sent) = (coordinator.view(), Rc::clone(coordinator), Vec::new());
+        Self { coordinator, view, key, quorum, begun, deadline, above, earlier, sent_at, sent_in: None, sent }
     }
 
     /// A plain write of this quorum that goes on by ballots.
@@ -324,9 +347,11 @@ impl Ballot {
 
     /// Tries ballots until one decides all of the operations, in their order. Several are writes without a name.
     pub(super) async fn run_all(&mut self, purposes: &[Purpose]) -> Result<Vec<End>, CoordinatorError> {
+        let origin = if let [purpose] = purposes { purpose.origin() } else { None };
         for round in 0..BALLOTS_MAX {
             if round > 0 {
                 self.pause(round).await;
+                self.view = self.coordinator.view();
             }
             self.coordinator.shared.metrics.ballots.fetch_add(1, Ordering::Relaxed);
             let stamping = self.stamps(purposes.len());
@@ -357,7 +382,7 @@ impl Ballot {
                 self.release(ballot);
                 return Ok(ends);
             };
-            let is_own = record.etag() == ballot;
+            let is_own = record.etag() == origin.unwrap_or(ballot);
             match self.accept(&record).await? {
                 Accepted::Taken(confirmed) => {
                     let told = |end| match end {
@@ -369,10 +394,13 @@ impl Ballot {
                 Accepted::Again { is_nowhere } => {
                     // A base that is accepted anew is not the operation's own record.
                     if is_own && !is_nowhere {
-                        if self.earlier.len() >= EARLIER_LEN_MAX {
+                        // What is built on it, or accepted anew from it, names its `ETag`.
+                        let names = origin.filter(|origin| !self.earlier.contains(origin));
+                        let names = [Some(ballot), names];
+                        if self.earlier.len() + names.iter().flatten().count() > EARLIER_LEN_MAX {
                             break;
                         }
-                        self.earlier.push(ballot);
+                        self.earlier.extend(names.into_iter().flatten());
                         self.sent.push((ballot, ends));
                     }
                 }
@@ -399,15 +427,16 @@ impl Ballot {
             let shared = &coordinator.shared;
             let timeout = shared.settings.request_timeout;
             let mut calls = Calls::new();
-            for node in shared.cluster.plan(&key, quorum).replicas {
+            for node in coordinator.view().plan(&key, quorum).route.targets() {
                 let (replica, key) = (shared.replica.clone(), key.clone());
-                match coordinator.link(*node).cloned() {
-                    Some(link) => calls.push(*node, async move {
+                match coordinator.link(node).cloned() {
+                    Some(link) => calls.push(node, async move {
                         let _ = link.call(&Request::Release { key, ballot }, timeout).await;
                     }),
-                    None => calls.push(*node, async move {
+                    None if coordinator.is_me(node) => calls.push(node, async move {
                         let _ = replica.release(key, ballot).await;
                     }),
+                    None => {}
                 }
             }
             while calls.next().await.is_some() {}
@@ -428,15 +457,22 @@ impl Ballot {
     async fn prepare(&mut self, ballot: Version) -> Result<Asked, CoordinatorError> {
         let coordinator = &self.coordinator;
         let shared = &coordinator.shared;
-        let plan = shared.cluster.plan(&self.key, self.quorum);
+        let view = Arc::clone(&self.view);
+        let plan = view.plan(&self.key, self.quorum);
         let timeout = self.deadline.saturating_duration_since(Instant::now());
         let mut calls = Calls::new();
-        for node in plan.replicas {
-            let call = coordinator.ask_prepare(*node, &self.key, ballot, &self.earlier, timeout);
-            calls.push(*node, call);
+        for node in plan.route.targets() {
+            let when = (plan.epoch, timeout);
+            let call = coordinator.ask_prepare(node, &self.key, ballot, &self.earlier, when);
+            calls.push(node, call);
         }
-        let mut tally = PrepareTally::new(self.quorum, &self.earlier);
-        let mut held: Vec<(NodeIndex, Held)> = Vec::new();
+        let route =
+            if canary::is(Canary::PromisesOneList) { Route::single(plan.replicas) } else { plan.route };
+        let mut tally = PerList::of_promises(route, self.quorum, &self.earlier);
+        if self.sent_in.is_some_and(|epoch| epoch != plan.epoch) {
+            tally.sent_earlier();
+        }
+        let mut held: Vec<(Slot, Held)> = Vec::new();
         let mut missing = Vec::new();
         let patient_until = Instant::now() + shared.settings.request_timeout / PATIENCE_SHARE;
         let mut is_patient = true;
@@ -473,18 +509,21 @@ impl Ballot {
                     let lineage = conditional.map_or(Promise::plain(version).lineage, |found| found.lineage);
                     let may_have_held = has_held || is_forgotten;
                     let may_have_built = has_built || is_forgotten;
-                    tally.promised(Promise { version, lineage, may_have_held, may_have_built });
+                    let promise = Promise { version, lineage, may_have_held, may_have_built };
+                    tally.count(node, |tally| tally.promised(promise));
                     held.extend(record.map(|record| (node, record)));
                 }
-                Ok(Some((_, Ok(BallotReply::Denied { by })))) => tally.denied(by),
+                Ok(Some((node, Ok(BallotReply::Denied { by })))) => {
+                    tally.count(node, |tally| tally.denied(by));
+                }
+                Ok(Some((_, Err(cause)))) if cause.is_moved() => return Ok(Asked::Again),
                 Ok(Some((node, Err(cause)))) if cause.is_too_early() => {
-                    let (key, earlier) = (&self.key, &self.earlier);
-                    calls
-                        .push(node, coordinator.ask_prepare_later(node, key, ballot, earlier, self.deadline));
+                    let (key, earlier, when) = (&self.key, &self.earlier, (plan.epoch, self.deadline));
+                    calls.push(node, coordinator.ask_prepare_later(node, key, ballot, earlier, when));
                 }
                 Ok(Some((node, Err(cause)))) => {
                     missing.push((node, cause));
-                    tally.missing();
+                    tally.count(node, PrepareTally::missing);
                 }
                 Ok(None) | Err(_) => {
                     missing.extend(calls.nodes().map(|node| (node, Cause::Late)));
@@ -536,13 +575,15 @@ impl Ballot {
                 let Purpose::Write { change, operation, .. } = purpose else { return Ok(None) };
                 let value = edited.and_then(Result::ok);
                 let current = found.filter(|_| is_live);
-                let record = change.record(ballot, self.quorum.from(), value.as_ref(), current);
+                let from = self.coordinator.shared.stored_from(self.quorum);
+                let record = change.record(ballot, from, value.as_ref(), current);
                 let Some(record) = record else { return Ok(None) };
-                let lineage = Lineage { origin: ballot, base: prepared.base.lineage.origin };
+                let version = change.origin().unwrap_or(ballot);
+                let lineage = Lineage { origin: version, base: prepared.base.lineage.origin };
                 let conditional = Conditional { lineage, operation: *operation };
                 let record = Record { conditional: Some(Box::new(conditional)), ..record };
                 let number = change.edit().zip(value).and_then(|(edit, value)| edit.answer(&value));
-                return Ok(Some((Some(record), End::Done { version: ballot, confirmed: 0, number })));
+                return Ok(Some((Some(record), End::Done { version, confirmed: 0, number })));
             }
             Next::Secure(outcome) | Next::End(outcome) => outcome,
         };
@@ -581,7 +622,7 @@ impl Ballot {
         let lineage = base.lineage();
         let operation = base.conditional.as_ref().and_then(|noted| noted.operation);
         // It becomes a record of this operation too, and may need more copies.
-        let from = base.from.max(self.quorum.from());
+        let from = base.from.max(self.coordinator.shared.stored_from(self.quorum));
         let conditional = Some(Box::new(Conditional { lineage, operation }));
         Record { version: ballot, from, conditional, ..base }
     }
@@ -614,7 +655,7 @@ impl Ballot {
     pub(super) async fn whole_for(
         &self,
         purpose: &Purpose,
-        held: Option<(NodeIndex, Held)>,
+        held: Option<(Slot, Held)>,
         now: UnixMillis,
     ) -> Result<Option<Whole>, CoordinatorError> {
         let (node, version) = match &held {
@@ -633,13 +674,14 @@ impl Ballot {
     /// The whole record of `version`, whose value is long; none when it has been overwritten meanwhile.
     pub(super) async fn fetch(
         &self,
-        node: NodeIndex,
+        node: Slot,
         version: Version,
     ) -> Result<Option<Record>, CoordinatorError> {
         let timeout = self.deadline.saturating_duration_since(Instant::now());
-        match self.coordinator.ask_get(node, &self.key, u32::MAX, timeout).await {
+        match self.coordinator.ask_get(node, &self.key, u32::MAX, (self.view.placed_since(), timeout)).await {
             Ok(Some(Held::Whole(record))) if record.version == version => Ok(Some(record)),
             Ok(_) => Ok(None),
+            Err(cause) if cause.is_moved() => Ok(None),
             Err(cause) => Err(self.not_enough(vec![(node, cause)], 0, !self.earlier.is_empty())),
         }
     }
@@ -648,14 +690,19 @@ impl Ballot {
     async fn accept(&mut self, record: &Record) -> Result<Accepted, CoordinatorError> {
         let shared = &self.coordinator.shared;
         self.sent_at.get_or_insert_with(|| shared.clock.mono());
-        let plan = shared.cluster.plan(&self.key, self.quorum);
+        let view = Arc::clone(&self.view);
+        let plan = view.plan(&self.key, self.quorum);
         let timeout = self.deadline.saturating_duration_since(Instant::now());
         let mut calls = Calls::new();
-        for node in plan.replicas {
-            let call = self.coordinator.ask_apply(*node, &self.key, record, ApplyKind::Ballot, timeout);
-            calls.push(*node, call);
+        for node in plan.route.targets() {
+            let when = (plan.epoch, timeout);
+            let call = self.coordinator.ask_apply(node, &self.key, record, ApplyKind::Ballot, when);
+            calls.push(node, call);
         }
-        let mut tally = AcceptTally::new(self.quorum);
+        self.sent_in.get_or_insert(plan.epoch);
+        let route =
+            if canary::is(Canary::PromisesOneList) { Route::single(plan.replicas) } else { plan.route };
+        let mut tally = PerList::of_ballot(route, self.quorum);
         let (mut failed, mut missing, mut is_sent) = (Vec::new(), Vec::new(), false);
         loop {
             match tally.verdict() {
@@ -681,27 +728,25 @@ impl Ballot {
             };
             let (cause, is_unknown) = match answer {
                 Write::Stored => {
-                    tally.taken();
+                    tally.count(node, AcceptTally::taken);
                     continue;
                 }
                 Write::Contested(by) | Write::Superseded { by, .. } | Write::TooLate(by) => {
-                    tally.denied(by);
+                    tally.count(node, |tally| tally.denied(by));
                     continue;
                 }
                 Write::Uncounted => {
-                    tally.unknown();
+                    tally.count(node, AcceptTally::unknown);
                     is_sent = true;
                     missing.push((node, Cause::NotVoting));
                     continue;
                 }
+                // Another ballot decides, among the replicas of now.
+                Write::Moved => return Ok(Accepted::Again { is_nowhere: false }),
                 Write::Refused(cause) => (cause, false),
                 Write::Unknown(cause) => (cause, true),
             };
-            if is_unknown {
-                tally.unknown();
-            } else {
-                tally.refused();
-            }
+            tally.count(node, if is_unknown { AcceptTally::unknown } else { AcceptTally::refused });
             is_sent |= is_unknown;
             failed.push(node);
             missing.push((node, cause));
@@ -710,7 +755,7 @@ impl Ballot {
 
     /// Waits in the background for the replicas that have not answered, and keeps hints for those that failed. Only of a
     /// record that enough replicas have taken: a fence does not stop hints.
-    fn complete(&self, record: Record, mut calls: Calls<Write>, mut failed: Vec<NodeIndex>) {
+    fn complete(&self, record: Record, mut calls: Calls<Write>, mut failed: Vec<Slot>) {
         if calls.is_empty() && failed.is_empty() {
             return;
         }
@@ -718,7 +763,7 @@ impl Ballot {
         coordinator.writes.set(coordinator.writes.get() + 1);
         tokio::task::spawn_local(async move {
             while let Some((node, answer)) = calls.next().await {
-                if matches!(answer, Write::Refused(_) | Write::Unknown(_)) {
+                if matches!(answer, Write::Refused(_) | Write::Unknown(_) | Write::Moved) {
                     failed.push(node);
                 }
             }
@@ -736,12 +781,7 @@ impl Ballot {
     }
 
     /// The error of an operation that found too few replicas. `is_sent`: a replica may have taken its record.
-    fn not_enough(
-        &self,
-        missing: Vec<(NodeIndex, Cause)>,
-        confirmed: u16,
-        is_sent: bool,
-    ) -> CoordinatorError {
+    fn not_enough(&self, missing: Vec<(Slot, Cause)>, confirmed: u16, is_sent: bool) -> CoordinatorError {
         let shared = &self.coordinator.shared;
         if !is_sent && !missing.is_empty() && missing.iter().all(|(_, cause)| cause.is_disk_full()) {
             return CoordinatorError::Replica(ReplicaError::DiskFull);
@@ -752,23 +792,5 @@ impl Ballot {
         let missing = missing.into_iter().map(|(node, cause)| shared.missing(node, &cause)).collect();
         let waited = self.begun.elapsed();
         CoordinatorError::NotEnoughReplicas { quorum: self.quorum, confirmed, missing, waited }
-    }
-}
-
-/// What is known of a record without its value, as one with an empty value.
-pub(super) fn shown(held: Held) -> Record {
-    match held {
-        Held::Whole(record) => record,
-        Held::HeaderOnly { version, from, expires, conditional, .. } => {
-            Record { version, from, expires, value: Value::Present(Bytes::new()), conditional }
-        }
-    }
-}
-
-/// Whether `held` has a value that a reader at `now` sees. A record without its value has a long one.
-pub(super) fn is_live(held: &Held, now: UnixMillis) -> bool {
-    match held {
-        Held::Whole(record) => record.live(now).is_some(),
-        Held::HeaderOnly { expires, .. } => expires.is_none_or(|at| at > now),
     }
 }

@@ -5,8 +5,9 @@ use crate::canary::{self, Canary};
 use crate::cluster::VotesVerdict;
 use crate::peer::{ApplyKind, BallotReply, CallError, Held, Link, Refusal, Reply, Request, Unsent};
 use crate::replica::{Applied, Prepared, ReplicaError, Source};
-use crate::slow;
-use kvorum_core::{Key, NodeIndex, Record, Version};
+use crate::slow::{self, TraceContext};
+use kvorum_core::agreement::Epoch;
+use kvorum_core::{Key, Record, Slot, Version};
 use std::cell::Cell;
 use std::fmt;
 use std::future::poll_fn;
@@ -18,10 +19,14 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// The wait before a replica that is not quorum-eligible yet is asked again: some round trips.
-const TOO_EARLY_WAIT: Duration = Duration::from_millis(10);
+pub(super) const TOO_EARLY_WAIT: Duration = Duration::from_millis(10);
 /// Every replica that is asked sends a value up to this size; of a larger one, all but the first of a read send only the
 /// version.
 pub(super) const INLINE_BYTES_MAX: u32 = 4096;
+
+/// The most bytes that a call of a plain write or read takes in memory, besides what it points to. Calls of 3.7 KB were a
+/// third of what a write allocated.
+const CALL_BYTES_MAX: usize = 1024;
 
 /// A replica's answer to a record.
 #[derive(Debug)]
@@ -42,6 +47,9 @@ pub(crate) enum Write {
     Refused(Cause),
     /// The replica was asked and did not answer: it may have taken the record.
     Unknown(Cause),
+    /// Keys are placed otherwise than when the request was planned, so the answer does not count. The replica may have
+    /// taken the record.
+    Moved,
 }
 
 /// A replica's record of a key, or why it gives none.
@@ -62,12 +70,16 @@ pub enum Cause {
     NotVoting,
     /// The replica has started, and is meeting the other nodes before its store becomes quorum-eligible.
     NotVotingYet,
+    /// The replica joins in the change under way, and cannot be reached yet.
+    Joining,
     /// The replica's record is damaged and cannot be read.
     Damaged,
     /// The replica's answer does not fit the question.
     OffTopic,
     /// An operator has paused the work.
     Paused,
+    /// Keys are placed otherwise than when the request was planned: it must be planned again.
+    Moved,
 }
 
 impl fmt::Display for Cause {
@@ -78,9 +90,11 @@ impl fmt::Display for Cause {
             Self::Late => f.write_str("no answer in time"),
             Self::Unreachable => f.write_str("no link to it"),
             Self::NotVoting | Self::NotVotingYet => f.write_str("its store is not quorum-eligible yet"),
+            Self::Joining => f.write_str("it joins, and does not answer yet"),
             Self::Damaged => f.write_str("its copy is damaged and cannot be read"),
             Self::OffTopic => f.write_str("its answer does not fit the request"),
             Self::Paused => f.write_str("the worker is paused"),
+            Self::Moved => f.write_str("keys are placed otherwise since the request began"),
         }
     }
 }
@@ -104,13 +118,20 @@ impl Cause {
         }
     }
 
-    /// Whether the replica is not quorum-eligible yet: it may be when asked again soon.
+    /// Whether the replica is not quorum-eligible yet, has not joined yet, or works with another epoch: asked again soon, it
+    /// may count.
     pub(crate) fn is_too_early(&self) -> bool {
         match self {
-            Self::NotVotingYet => true,
-            Self::Call(CallError::Refused { code, .. }) => *code == Refusal::NotVotingYet,
+            Self::NotVotingYet | Self::Joining => true,
+            Self::Call(CallError::Refused { code, .. }) => {
+                matches!(code, Refusal::NotVotingYet | Refusal::Epoch)
+            }
             _ => false,
         }
+    }
+
+    pub(crate) fn is_moved(&self) -> bool {
+        matches!(self, Self::Moved)
     }
 
     pub(crate) fn is_overload(&self) -> bool {
@@ -139,6 +160,14 @@ pub(crate) fn is_own(kind: ApplyKind) -> bool {
     matches!(kind, ApplyKind::Write | ApplyKind::Ballot)
 }
 
+/// Whether a call may have failed because its epoch ended: the replica works with another one, or was removed, and the link to
+/// it ended.
+fn ended_with_epoch(error: &CallError) -> bool {
+    let is_refused = matches!(error, CallError::Refused { code: Refusal::Epoch, .. });
+    let is_gone = matches!(error, CallError::Lost | CallError::NotSent { .. });
+    is_refused || is_gone && !canary::is(Canary::EndedEpochFails)
+}
+
 /// Whether a call that failed has surely changed nothing at the peer.
 fn is_nothing_done(error: &CallError) -> bool {
     match error {
@@ -158,17 +187,23 @@ fn is_nothing_done(error: &CallError) -> bool {
     }
 }
 
+/// `call`, which must be small, because every request makes some of its kind.
+fn small<F: Future>(call: F) -> F {
+    const { assert!(size_of::<F>() <= CALL_BYTES_MAX) };
+    call
+}
+
 type Pending<T> = Pin<Box<dyn Future<Output = T>>>;
 
 /// Calls under way, in the order in which they were made.
-pub(crate) struct Calls<T>(Vec<(NodeIndex, Pending<T>)>);
+pub(crate) struct Calls<T>(Vec<(Slot, Pending<T>)>);
 
 impl<T> Calls<T> {
     pub(crate) fn new() -> Self {
         Self(Vec::with_capacity(3))
     }
 
-    pub(crate) fn push(&mut self, node: NodeIndex, call: impl Future<Output = T> + 'static) {
+    pub(crate) fn push(&mut self, node: Slot, call: impl Future<Output = T> + 'static) {
         self.0.push((node, Box::pin(call)));
     }
 
@@ -177,7 +212,7 @@ impl<T> Calls<T> {
     }
 
     /// The nodes that have not answered.
-    pub(crate) fn nodes(&self) -> impl Iterator<Item = NodeIndex> + '_ {
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = Slot> + '_ {
         self.0.iter().map(|(node, _)| *node)
     }
 
@@ -185,7 +220,7 @@ impl<T> Calls<T> {
     ///
     /// # Cancel safety
     /// Dropping the future loses no answer.
-    pub(crate) async fn next(&mut self) -> Option<(NodeIndex, T)> {
+    pub(crate) async fn next(&mut self) -> Option<(Slot, T)> {
         if self.0.is_empty() {
             return None;
         }
@@ -207,67 +242,105 @@ impl<T> Calls<T> {
 /// The means to call a replica again while it is not quorum-eligible yet.
 struct Asker {
     shared: std::sync::Arc<super::Shared>,
-    link: Option<Rc<Link>>,
+    /// Has the links: that to a node that joins may come later.
+    coordinator: Rc<Coordinator>,
+    /// The epoch that the request was planned in.
+    epoch: Epoch,
     /// Whether the latest answer was that the replica is not quorum-eligible yet.
     is_too_early: Rc<Cell<bool>>,
 }
 
 impl Asker {
-    fn link(&self, _node: NodeIndex) -> Option<&Rc<Link>> {
-        self.link.as_ref()
+    fn link(&self, node: Slot) -> Option<&Rc<Link>> {
+        self.coordinator.link(node)
+    }
+
+    /// Applies `record` to this node's own replica.
+    fn apply_here(
+        &self,
+        key: Key,
+        record: Record,
+        kind: ApplyKind,
+        timeout: Duration,
+    ) -> impl Future<Output = Write> + use<> {
+        let (shared, is_too_early) = (std::sync::Arc::clone(&self.shared), Rc::clone(&self.is_too_early));
+        let epoch = self.epoch;
+        async move {
+            if !shared.is_of(epoch) {
+                return Write::Moved;
+            }
+            let is_unread = shared.is_unread(&key);
+            let applying = shared.replica.apply(key, record, source_of(kind));
+            let applied = tokio::time::timeout(timeout, applying).await;
+            // Check again, as for a peer: in the new epoch other nodes may be read.
+            if !shared.is_of(epoch) {
+                return Write::Moved;
+            }
+            match applied {
+                Ok(Ok(Applied::Stored)) if is_own(kind) && !shared.counts(is_unread) => {
+                    is_too_early.set(shared.cluster.is_undecided());
+                    Write::Uncounted
+                }
+                Ok(Ok(Applied::Superseded { by, .. })) if is_own(kind) && !shared.counts(is_unread) => {
+                    shared.heard(Applied::Contested { by })
+                }
+                Ok(Ok(applied)) => shared.heard(applied),
+                Ok(Err(
+                    error @ (ReplicaError::Overloaded
+                    | ReplicaError::DiskFull
+                    | ReplicaError::Short { .. }
+                    | ReplicaError::Stopped
+                    | ReplicaError::TooFarAhead(_)
+                    | ReplicaError::ValueTooLong { .. }),
+                )) => Write::Refused(Cause::Replica(error)),
+                Ok(Err(error)) => Write::Unknown(Cause::Replica(error)),
+                Err(_) => Write::Unknown(Cause::Late),
+            }
+        }
     }
 
     fn ask_apply_once(
         &self,
-        node: NodeIndex,
+        node: Slot,
         key: &Key,
         record: &Record,
         kind: ApplyKind,
         timeout: Duration,
+        trace: Option<TraceContext>,
     ) -> impl Future<Output = Write> + use<> {
+        // In a box of its own: a call to another node is much smaller, and has no place for it.
         let local = (node == self.shared.cluster.me())
-            .then(|| (self.shared.replica.clone(), key.clone(), record.clone()));
+            .then(|| Box::pin(self.apply_here(key.clone(), record.clone(), kind, timeout)));
         let remote = match (&local, self.link(node)) {
             (None, Some(link)) => {
                 let request = Request::Apply { key: key.clone(), record: record.clone(), kind };
-                Some(link.call(&request, timeout))
+                Some(link.call_within(&request, timeout, self.epoch, trace))
             }
             _ => None,
         };
         let shared = std::sync::Arc::clone(&self.shared);
-        let is_too_early = Rc::clone(&self.is_too_early);
+        let (is_too_early, epoch) = (Rc::clone(&self.is_too_early), self.epoch);
         async move {
             is_too_early.set(false);
-            if let Some((replica, key, record)) = local {
-                return match tokio::time::timeout(timeout, replica.apply(key, record, source_of(kind))).await
-                {
-                    Ok(Ok(Applied::Stored)) if is_own(kind) && !shared.counts() => {
-                        is_too_early.set(shared.cluster.is_undecided());
-                        Write::Uncounted
-                    }
-                    Ok(Ok(Applied::Superseded { by, .. })) if is_own(kind) && !shared.counts() => {
-                        shared.heard(Applied::Contested { by })
-                    }
-                    Ok(Ok(applied)) => shared.heard(applied),
-                    Ok(Err(
-                        error @ (ReplicaError::Overloaded
-                        | ReplicaError::DiskFull
-                        | ReplicaError::Short { .. }
-                        | ReplicaError::Stopped
-                        | ReplicaError::TooFarAhead(_)
-                        | ReplicaError::ValueTooLong { .. }),
-                    )) => Write::Refused(Cause::Replica(error)),
-                    Ok(Err(error)) => Write::Unknown(Cause::Replica(error)),
-                    Err(_) => Write::Unknown(Cause::Late),
-                };
+            if let Some(local) = local {
+                return local.await;
             }
-            let Some(call) = remote else { return Write::Refused(Cause::Unreachable) };
+            let Some(call) = remote else {
+                let cause = shared.unreachable(node);
+                is_too_early.set(matches!(cause, Cause::Joining));
+                return Write::Refused(cause);
+            };
             let answer = call.await;
-            if answer.is_err() {
-                shared.count_failure(node);
+            if let Err(error) = &answer {
+                shared.note_failure(node, error);
             }
             match answer {
                 Ok(Reply::Applied(applied)) => shared.heard(applied),
+                Err(error) if ended_with_epoch(&error) && !shared.is_of(epoch) => Write::Moved,
+                Err(CallError::Refused { code: Refusal::Epoch, .. }) => {
+                    is_too_early.set(true);
+                    Write::Uncounted
+                }
                 Ok(_) => Write::Unknown(Cause::OffTopic),
                 Err(CallError::Refused {
                     code: code @ (Refusal::NotVoting | Refusal::NotVotingYet),
@@ -277,7 +350,11 @@ impl Asker {
                     is_too_early.set(code == Refusal::NotVotingYet);
                     Write::Uncounted
                 }
-                Err(error) if is_nothing_done(&error) => Write::Refused(Cause::Call(error)),
+                Err(error) if is_nothing_done(&error) => {
+                    let cause = shared.cause_of(node, epoch, error);
+                    is_too_early.set(matches!(cause, Cause::Joining));
+                    Write::Refused(cause)
+                }
                 Err(error) => Write::Unknown(Cause::Call(error)),
             }
         }
@@ -289,127 +366,140 @@ impl Coordinator {
     /// when this returns, and dropping the answer does not take it back. A replica that has started and is not
     /// quorum-eligible yet is asked again until it is, or the time is over.
     pub(crate) fn ask_apply(
-        &self,
-        node: NodeIndex,
+        self: &Rc<Self>,
+        node: Slot,
         key: &Key,
         record: &Record,
         kind: ApplyKind,
-        timeout: Duration,
+        (epoch, timeout): (Epoch, Duration),
     ) -> impl Future<Output = Write> + use<> {
-        let link = self.link(node).cloned();
-        let asker = Asker { shared: std::sync::Arc::clone(&self.shared), link, is_too_early: Rc::default() };
+        let (shared, coordinator) = (std::sync::Arc::clone(&self.shared), Rc::clone(self));
+        let asker = Asker { shared, coordinator, epoch, is_too_early: Rc::default() };
         let (key, record) = (key.clone(), record.clone());
         let deadline = Instant::now() + timeout;
-        let first = asker.ask_apply_once(node, &key, &record, kind, timeout);
+        let what = match kind {
+            ApplyKind::Write => "apply",
+            ApplyKind::Ballot => "accept",
+            ApplyKind::Hint | ApplyKind::ReadRepair => "write back",
+        };
+        let step = slow::open(what, Some(node), node == self.shared.cluster.me());
+        let trace = step.context();
+        let first = asker.ask_apply_once(node, &key, &record, kind, timeout, trace);
         let answered = async move {
             let mut answer = first.await;
             // Leave time for the last answer before the deadline: it says why the replica does not count.
             let margin = TOO_EARLY_WAIT.max(timeout / 8);
             while asker.is_too_early.get() && deadline > Instant::now() + margin {
                 tokio::time::sleep(TOO_EARLY_WAIT).await;
+                if !asker.shared.is_of(asker.epoch) {
+                    return Write::Moved;
+                }
                 let left = deadline.saturating_duration_since(Instant::now());
-                answer = asker.ask_apply_once(node, &key, &record, kind, left).await;
+                // Rare: in a box, so that other calls have no place for it.
+                let again = asker.ask_apply_once(node, &key, &record, kind, left, trace);
+                answer = Box::pin(again).await;
             }
             answer
         };
-        let what = match kind {
-            ApplyKind::Write => "apply",
-            ApplyKind::Ballot => "accept",
-            ApplyKind::Hint | ApplyKind::ReadRepair => "write back",
-        };
-        slow::step(what, Some(node), answered)
+        small(step.over(answered))
     }
 
     /// Like [`Self::ask_newest`] after a short wait, for a replica that was not quorum-eligible yet.
     pub(crate) fn ask_newest_later(
         self: &Rc<Self>,
-        node: NodeIndex,
+        node: Slot,
         key: &Key,
-        deadline: Instant,
+        (epoch, deadline): (Epoch, Instant),
     ) -> impl Future<Output = Result<Version, Cause>> + use<> {
         let (coordinator, key) = (Rc::clone(self), key.clone());
         async move {
             tokio::time::sleep(TOO_EARLY_WAIT).await;
             let left = deadline.saturating_duration_since(Instant::now());
-            coordinator.ask_newest(node, &key, left).await
+            coordinator.ask_newest(node, &key, (epoch, left)).await
         }
     }
 
     /// Like [`Self::ask_get`] after a short wait, for a replica that was not quorum-eligible yet.
     pub(crate) fn ask_get_later(
         self: &Rc<Self>,
-        node: NodeIndex,
+        node: Slot,
         key: &Key,
         value_bytes_max: u32,
-        deadline: Instant,
+        (epoch, deadline): (Epoch, Instant),
     ) -> impl Future<Output = Read> + use<> {
         let (coordinator, key) = (Rc::clone(self), key.clone());
         async move {
             tokio::time::sleep(TOO_EARLY_WAIT).await;
             let left = deadline.saturating_duration_since(Instant::now());
-            coordinator.ask_get(node, &key, value_bytes_max, left).await
+            coordinator.ask_get(node, &key, value_bytes_max, (epoch, left)).await
         }
     }
 
     /// Asks `node` which version a write to `key` must exceed.
     pub(crate) fn ask_newest(
         &self,
-        node: NodeIndex,
+        node: Slot,
         key: &Key,
-        timeout: Duration,
+        (epoch, timeout): (Epoch, Duration),
     ) -> impl Future<Output = Result<Version, Cause>> + use<> {
         let shared = std::sync::Arc::clone(&self.shared);
         let key = key.clone();
         let me = node == shared.cluster.me();
         let remote = if me { None } else { self.link(node) };
-        let remote = remote.map(|link| link.call(&Request::Newest { key: key.clone() }, timeout));
+        let step = slow::open("newest", Some(node), me);
+        let remote = remote.map(|link| {
+            link.call_within(&Request::Newest { key: key.clone() }, timeout, epoch, step.context())
+        });
         let answered = async move {
             if me {
+                let is_unread = shared.is_unread(&key);
                 let newest = tokio::time::timeout(timeout, shared.replica.newest(&key)).await;
+                if !shared.is_of(epoch) {
+                    return Err(Cause::Moved);
+                }
                 return match newest {
-                    Ok(Ok(_)) if !shared.counts() => Err(shared.not_voting()),
+                    Ok(Ok(_)) if !shared.counts(is_unread) => Err(shared.not_voting()),
                     Ok(Ok(version)) => Ok(version),
                     Ok(Err(error)) => Err(Cause::Replica(error)),
                     Err(_) => Err(Cause::Late),
                 };
             }
-            let Some(call) = remote else { return Err(Cause::Unreachable) };
+            let Some(call) = remote else { return Err(shared.unreachable(node)) };
             match call.await {
                 Ok(Reply::NewestIs(version)) => Ok(version),
                 Ok(_) => Err(Cause::OffTopic),
-                Err(error) => {
-                    shared.count_failure(node);
-                    Err(Cause::Call(error))
-                }
+                Err(error) => Err(shared.failed(node, epoch, error)),
             }
         };
-        slow::step("newest", Some(node), answered)
+        step.over(answered)
     }
 
     /// Asks `node` to promise `ballot`. Of a value over [`INLINE_BYTES_MAX`] only the header comes.
     pub(crate) fn ask_prepare(
         &self,
-        node: NodeIndex,
+        node: Slot,
         key: &Key,
         ballot: Version,
         earlier: &[Version],
-        timeout: Duration,
+        (epoch, timeout): (Epoch, Duration),
     ) -> impl Future<Output = Result<BallotReply, Cause>> + use<> {
         let shared = std::sync::Arc::clone(&self.shared);
         let (key, earlier, value_bytes_max) = (key.clone(), earlier.to_vec(), INLINE_BYTES_MAX);
         let me = node == shared.cluster.me();
         let remote = if me { None } else { self.link(node) };
+        let step = slow::open("prepare", Some(node), me);
         let remote = remote.map(|link| {
             let request =
                 Request::Prepare { key: key.clone(), ballot, earlier: earlier.clone(), value_bytes_max };
-            link.call(&request, timeout)
+            link.call_within(&request, timeout, epoch, step.context())
         });
         let answered = async move {
             if me {
                 let prepared = shared.prepare(key, ballot, earlier, value_bytes_max);
-                return tokio::time::timeout(timeout, prepared).await.unwrap_or(Err(Cause::Late));
+                let prepared = tokio::time::timeout(timeout, prepared).await.unwrap_or(Err(Cause::Late));
+                return if shared.is_of(epoch) { prepared } else { Err(Cause::Moved) };
             }
-            let Some(call) = remote else { return Err(Cause::Unreachable) };
+            let Some(call) = remote else { return Err(shared.unreachable(node)) };
             match call.await {
                 Ok(Reply::Prepared(answer)) => {
                     match &answer {
@@ -423,29 +513,26 @@ impl Coordinator {
                     Ok(answer)
                 }
                 Ok(_) => Err(Cause::OffTopic),
-                Err(error) => {
-                    shared.count_failure(node);
-                    Err(Cause::Call(error))
-                }
+                Err(error) => Err(shared.failed(node, epoch, error)),
             }
         };
-        slow::step("prepare", Some(node), answered)
+        step.over(answered)
     }
 
     /// Like [`Self::ask_prepare`] after a short wait, for a replica that was not quorum-eligible yet.
     pub(crate) fn ask_prepare_later(
         self: &Rc<Self>,
-        node: NodeIndex,
+        node: Slot,
         key: &Key,
         ballot: Version,
         earlier: &[Version],
-        deadline: Instant,
+        (epoch, deadline): (Epoch, Instant),
     ) -> impl Future<Output = Result<BallotReply, Cause>> + use<> {
         let (coordinator, key, earlier) = (Rc::clone(self), key.clone(), earlier.to_vec());
         async move {
             tokio::time::sleep(TOO_EARLY_WAIT).await;
             let left = deadline.saturating_duration_since(Instant::now());
-            coordinator.ask_prepare(node, &key, ballot, &earlier, left).await
+            coordinator.ask_prepare(node, &key, ballot, &earlier, (epoch, left)).await
         }
     }
 
@@ -453,13 +540,13 @@ impl Coordinator {
     pub(crate) fn ask_others(
         &self,
         request: &Request,
-        timeout: Duration,
-    ) -> Result<Calls<Result<Reply, CallError>>, NodeIndex> {
+        (epoch, timeout): (Epoch, Duration),
+    ) -> Result<Calls<Result<Reply, CallError>>, Slot> {
         let mut calls = Calls::new();
         for index in self.shared.cluster.others() {
             let link = std::rc::Rc::clone(self.link(index).ok_or(index)?);
             let request = request.clone();
-            calls.push(index, async move { link.call(&request, timeout).await });
+            calls.push(index, async move { link.call_within(&request, timeout, epoch, None).await });
         }
         Ok(calls)
     }
@@ -467,21 +554,22 @@ impl Coordinator {
     /// Asks `node` for its record of `key`; of a value over `value_bytes_max` only the version is sent.
     pub(crate) fn ask_get(
         &self,
-        node: NodeIndex,
+        node: Slot,
         key: &Key,
         value_bytes_max: u32,
-        timeout: Duration,
+        (epoch, timeout): (Epoch, Duration),
     ) -> impl Future<Output = Read> + use<> {
         let shared = std::sync::Arc::clone(&self.shared);
         let key = key.clone();
-        let remote = if node == shared.cluster.me() {
-            None
-        } else {
-            self.link(node)
-                .map(|link| link.call(&Request::Get { key: key.clone(), value_bytes_max }, timeout))
-        };
+        let me = node == shared.cluster.me();
+        let step = slow::open("get", Some(node), me);
+        let remote = if me { None } else { self.link(node) };
+        let remote = remote.map(|link| {
+            let request = Request::Get { key: key.clone(), value_bytes_max };
+            link.call_within(&request, timeout, epoch, step.context())
+        });
         let answered = async move {
-            if node == shared.cluster.me() {
+            if me {
                 if !shared.cluster.votes() {
                     return Err(shared.not_voting());
                 }
@@ -489,6 +577,9 @@ impl Coordinator {
                 // Check again: the store may have been set aside meanwhile.
                 if !shared.cluster.votes() {
                     return Err(shared.not_voting());
+                }
+                if !shared.is_of(epoch) {
+                    return Err(Cause::Moved);
                 }
                 return match read {
                     Ok(Ok(record)) => Ok(record.map(Held::Whole)),
@@ -505,13 +596,33 @@ impl Coordinator {
                     Ok(held)
                 }
                 Ok(_) => Err(Cause::OffTopic),
-                Err(error) => {
-                    shared.count_failure(node);
-                    Err(Cause::Call(error))
-                }
+                Err(error) => Err(shared.failed(node, epoch, error)),
             }
         };
-        slow::step("get", Some(node), answered)
+        small(step.over(answered))
+    }
+
+    /// Asks `node` which ballot is promised for `key`.
+    pub(crate) fn ask_promise(
+        &self,
+        node: Slot,
+        key: &Key,
+        timeout: Duration,
+    ) -> impl Future<Output = Result<Option<Version>, Cause>> + use<> {
+        let own = (node == self.shared.cluster.me()).then(|| self.shared.replica.promises().of(key));
+        let call = if own.is_some() { None } else { self.link(node) };
+        let call = call.map(|link| link.call(&Request::Promise { key: key.clone() }, timeout));
+        async move {
+            if let Some(ballot) = own {
+                return Ok(Some(ballot).filter(|ballot| *ballot != Version::ZERO));
+            }
+            let Some(call) = call else { return Err(Cause::Unreachable) };
+            match call.await {
+                Ok(Reply::PromiseIs(ballot)) => Ok(ballot),
+                Ok(_) => Err(Cause::OffTopic),
+                Err(error) => Err(Cause::Call(error)),
+            }
+        }
     }
 }
 
@@ -524,12 +635,13 @@ impl super::Shared {
         earlier: Vec<Version>,
         value_bytes_max: u32,
     ) -> Result<BallotReply, Cause> {
-        if !self.counts() {
+        let is_unread = self.is_unread(&key);
+        if !self.counts(is_unread) {
             return Err(self.not_voting());
         }
         let prepared = self.replica.prepare(key, ballot, earlier).await.map_err(Cause::Replica)?;
         // Check again: the store may have been set aside meanwhile, and its successor knows nothing.
-        if !self.counts() {
+        if !self.counts(is_unread) {
             return Err(self.not_voting());
         }
         Ok(match prepared {
@@ -567,13 +679,18 @@ impl super::Shared {
     /// Whether this replica's answer that it holds nothing newer counts for a write. It does not while the store lacks
     /// records that an earlier one confirmed. Nor does it while it is unknown whether there was an earlier one: the
     /// node that remembers it may be away. The same holds for a write to one replica, because an earlier write may have
-    /// been for more.
-    pub(crate) fn counts(&self) -> bool {
-        self.cluster.votes()
+    /// been for more. A store that joins counts for keys that it is not read for yet (`is_unread`).
+    pub(crate) fn counts(&self, is_unread: bool) -> bool {
+        self.cluster.votes() || is_unread && self.cluster.confirms_unread()
+    }
+
+    /// Whether this node's store joins, and `key` is not read from it yet.
+    pub(crate) fn is_unread(&self, key: &Key) -> bool {
+        self.cluster.confirms_unread() && self.cluster.view().is_unread(key, self.cluster.me())
     }
 
     /// The reason why the replica at `node` did not confirm, as the client is told: the most specific one.
-    pub(crate) fn missing(&self, node: NodeIndex, cause: &Cause) -> Missing {
+    pub(crate) fn missing(&self, node: Slot, cause: &Cause) -> Missing {
         let reason = match cause {
             Cause::Late if node == self.cluster.me() && self.cluster.is_undecided() => self.why_not_voting(),
             Cause::NotVoting | Cause::NotVotingYet if node == self.cluster.me() => self.why_not_voting(),
@@ -599,17 +716,20 @@ impl super::Shared {
     /// The reason why this node's store does not count, as other nodes and clients are told: measured, and only one.
     pub(crate) fn why_not_voting(&self) -> String {
         let cluster = &self.cluster;
-        let urls = |nodes: Vec<NodeIndex>| {
+        let urls = |nodes: Vec<Slot>| {
             nodes.into_iter().map(|index| cluster.url_of(index).to_owned()).collect::<Vec<_>>().join(", ")
         };
+        if let Some(epoch) = cluster.removed_in() {
+            return format!("it was removed from the cluster in epoch {epoch}");
+        }
         if cluster.stands_down() {
             return "its damaged store is being quarantined".to_owned();
         }
-        let verdict = cluster.roster().verdict();
+        let verdict = cluster.registry().verdict();
         match verdict {
             VotesVerdict::Unknown => {
                 let others = cluster.others().map(|index| cluster.id_of(index));
-                let unheard: Vec<_> = cluster.roster().unheard(others).collect();
+                let unheard: Vec<_> = cluster.registry().unheard(others).collect();
                 let unheard = unheard.into_iter().filter_map(|node| self.index_of(node)).collect();
                 format!("new store: waiting to hear from {}", urls(unheard))
             }
@@ -632,7 +752,39 @@ impl super::Shared {
         if self.cluster.is_undecided() { Cause::NotVotingYet } else { Cause::NotVoting }
     }
 
-    pub(crate) fn count_failure(&self, node: NodeIndex) {
+    /// Counts a call that failed. Where the node works with another epoch, asks it for later configurations.
+    fn note_failure(&self, node: Slot, error: &CallError) {
+        self.count_failure(node);
+        if matches!(error, CallError::Refused { code: Refusal::Epoch, .. }) {
+            self.configurations.ask(node);
+        }
+    }
+
+    /// Notes a call of a request that was planned in `epoch`, and that failed. Returns why the replica did not confirm.
+    pub(super) fn failed(&self, node: Slot, epoch: Epoch, error: CallError) -> Cause {
+        self.note_failure(node, &error);
+        self.cause_of(node, epoch, error)
+    }
+
+    fn cause_of(&self, node: Slot, epoch: Epoch, error: CallError) -> Cause {
+        match error {
+            error if ended_with_epoch(&error) && !self.is_of(epoch) => Cause::Moved,
+            CallError::NotSent { .. } if self.cluster.is_joining(node) => Cause::Joining,
+            error => Cause::Call(error),
+        }
+    }
+
+    /// The cause for which nothing was sent to a node without a link. A node that joins opens its store once it is named.
+    fn unreachable(&self, node: Slot) -> Cause {
+        if self.cluster.is_joining(node) { Cause::Joining } else { Cause::Unreachable }
+    }
+
+    /// Whether keys are placed on this node as in `epoch`: then it carries out requests that name it.
+    pub(crate) fn is_of(&self, epoch: Epoch) -> bool {
+        self.cluster.placed_since() == epoch || canary::is(Canary::ServesOldEpoch)
+    }
+
+    pub(crate) fn count_failure(&self, node: Slot) {
         if let Some(peer) = self.cluster.peer(node) {
             peer.failures.fetch_add(1, Ordering::Relaxed);
         }

@@ -80,6 +80,13 @@ pub(super) enum Change {
         /// When the value expires.
         expires: Option<UnixMillis>,
     },
+    /// A value from a backup.
+    Restore {
+        value: Bytes,
+        /// The `ETag` that it had.
+        origin: Version,
+        expires: Option<UnixMillis>,
+    },
     /// A value made from the one that is there. It keeps the expiry instant: a counter with a TTL ends when it was to end.
     Edit(Edit),
 }
@@ -89,6 +96,7 @@ impl Change {
     pub(super) fn allowance(&self) -> Duration {
         match self {
             Self::Set { mutation, .. } => mutation.allowance(),
+            Self::Restore { value, .. } => allowance_for(value.len() as u64),
             Self::Edit(Edit::Add { .. }) => Duration::ZERO,
             Self::Edit(Edit::Append { .. }) => allowance_for(APPENDED_BYTES_MAX as u64),
         }
@@ -96,8 +104,16 @@ impl Change {
 
     pub(super) fn edit(&self) -> Option<&Edit> {
         match self {
-            Self::Set { .. } => None,
+            Self::Set { .. } | Self::Restore { .. } => None,
             Self::Edit(edit) => Some(edit),
+        }
+    }
+
+    /// The `ETag` of the record that it makes, if that is not its version.
+    pub(super) fn origin(&self) -> Option<Version> {
+        match self {
+            Self::Restore { origin, .. } => Some(*origin),
+            Self::Set { .. } | Self::Edit(_) => None,
         }
     }
 
@@ -112,11 +128,33 @@ impl Change {
     ) -> Option<Record> {
         match self {
             Self::Set { mutation, expires } => Some(mutation.record(ballot, from, *expires)),
+            Self::Restore { value, expires, .. } => {
+                let put = Mutation::Put { value: value.clone(), ttl_millis: None };
+                Some(put.record(ballot, from, *expires))
+            }
             Self::Edit(_) => {
                 let put = Mutation::Put { value: edited?.clone(), ttl_millis: None };
                 Some(put.record(ballot, from, current.and_then(Held::expires)))
             }
         }
+    }
+}
+
+/// What is known of a record without its value, as one with an empty value.
+pub(super) fn shown(held: Held) -> Record {
+    match held {
+        Held::Whole(record) => record,
+        Held::HeaderOnly { version, from, expires, conditional, .. } => {
+            Record { version, from, expires, value: Value::Present(Bytes::new()), conditional }
+        }
+    }
+}
+
+/// Whether `held` has a value that a reader at `now` sees. A record without its value has a long one.
+pub(super) fn is_live(held: &Held, now: UnixMillis) -> bool {
+    match held {
+        Held::Whole(record) => record.live(now).is_some(),
+        Held::HeaderOnly { expires, .. } => expires.is_none_or(|at| at > now),
     }
 }
 

@@ -8,7 +8,7 @@ use super::{Coordinator, CoordinatorError};
 use crate::background::anti_entropy::sync::fetch;
 use crate::peer::HeldBack;
 use bytes::Bytes;
-use kvorum_core::{Key, NodeIndex, Record, Token, UnixMillis, Value};
+use kvorum_core::{Key, Record, Slot, Token, UnixMillis, Value, Version};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -45,8 +45,19 @@ pub struct Explained {
     pub is_asked: bool,
     /// The record that the node holds, or why it is not known.
     pub held: Result<Option<HeldRecord>, String>,
+    /// The promise that the node holds, or why it is not known.
+    pub promise: Result<Option<HeldPromise>, String>,
     /// Hints that this node keeps for that node, for any key.
     pub hints_waiting: u64,
+}
+
+/// A promise of a conditional write: the node takes no version below the ballot any more, until a record reaches it.
+#[derive(Debug, Clone)]
+pub struct HeldPromise {
+    /// The ballot, in the form of a version.
+    pub ballot: String,
+    /// When the ballot was stamped, by the clock of the node that coordinates the write.
+    pub since: UnixMillis,
 }
 
 /// A record without its value.
@@ -88,6 +99,15 @@ impl Explanation {
     }
 }
 
+impl HeldPromise {
+    fn of(ballot: Version) -> Self {
+        Self { ballot: ballot.to_string(), since: ballot.millis() }
+    }
+}
+
+/// A node's record of the key, and its promise for it.
+type Answer = (Result<Option<Record>, Cause>, Result<Option<Version>, Cause>);
+
 impl HeldRecord {
     fn of(record: &Record, now: UnixMillis) -> Self {
         let value = if let Value::Present(bytes) = &record.value { Some(bytes) } else { None };
@@ -112,27 +132,31 @@ impl Coordinator {
         let shared = &self.shared;
         let quorum = self.default_quorum();
         let partition = shared.cluster.partition_of(&key);
-        let list = shared.cluster.preference_list(partition);
-        let first = self.by_readiness(partition, shared.cluster.plan(&key, quorum).replicas);
+        let view = self.view();
+        let list = view.preference_list(partition);
+        let first = self.by_readiness(partition, view.plan(&key, quorum).replicas);
         let asked = first.get(..usize::from(quorum.ack())).unwrap_or(&first);
         let now = shared.timestamps.expiry_clock();
         let mut calls = Calls::new();
         for node in list.iter().take(NODES_MAX.max(usize::from(quorum.from()))) {
-            calls.push(*node, fetch(Rc::clone(self), *node, key.clone(), ASK_TIMEOUT));
+            let record = fetch(Rc::clone(self), *node, key.clone(), ASK_TIMEOUT);
+            let promise = self.ask_promise(*node, &key, ASK_TIMEOUT);
+            calls.push(*node, async move { tokio::join!(record, promise) });
         }
-        let mut answers: Vec<(NodeIndex, Result<Option<Record>, Cause>)> = Vec::new();
-        while let Some((node, answer)) = calls.next().await {
-            answers.push((node, answer.map(|(_, record)| record)));
+        let mut answers: Vec<(Slot, Answer)> = Vec::new();
+        while let Some((node, (record, promise))) = calls.next().await {
+            answers.push((node, (record.map(|(_, record)| record), promise)));
         }
         answers.sort_by_key(|(node, _)| list.iter().position(|at| at == node));
         let replicas = answers
             .into_iter()
-            .map(|(node, answer)| Explained {
+            .map(|(node, (record, promise))| Explained {
                 url: shared.cluster.url_of(node).to_owned(),
                 is_asked: asked.contains(&node),
-                held: answer
+                held: record
                     .map(|record| record.map(|record| HeldRecord::of(&record, now)))
                     .map_err(|cause| cause.to_string()),
+                promise: promise.map(|ballot| ballot.map(HeldPromise::of)).map_err(|cause| cause.to_string()),
                 hints_waiting: shared.hints.waiting_for(shared.cluster.id_of(node)).count,
             })
             .collect();
@@ -153,7 +177,7 @@ impl Coordinator {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kvorum_core::{NodeId, Version};
+    use kvorum_core::NodeId;
 
     /// Different records of one version are found; records that only look different are not.
     #[test]
@@ -170,6 +194,7 @@ mod tests {
                 url: String::new(),
                 is_asked: true,
                 held: Ok(Some(HeldRecord::of(record, UnixMillis(100)))),
+                promise: Ok(None),
                 hints_waiting: 0,
             };
             let explanation = Explanation {

@@ -8,7 +8,8 @@ use crate::cluster::{ClockOffset, VotesVerdict};
 use crate::metrics::{CallKind, CallMetrics, LatencyCounts};
 use crate::peer::{LinkCounts, LinkState};
 use crate::replica::{StoreState, Waiting};
-use kvorum_core::{NodeIndex, Partition};
+use kvorum_core::{Partition, Slot};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -78,7 +79,8 @@ impl Coordinator {
     /// Publishes the state of this thread's links, forever.
     pub async fn keep_gauges(self: Rc<Self>, thread: usize) {
         loop {
-            let links = (0..self.nodes()).map(|index| self.read_link(NodeIndex(index))).collect();
+            let slots = self.view().slots().last().map_or(0, |last| last.0 + 1);
+            let links = (0..slots).map(|index| self.read_link(Slot(index))).collect();
             {
                 let mut all = self.shared.gauges.links.lock().unwrap_or_else(PoisonError::into_inner);
                 if all.len() <= thread {
@@ -92,7 +94,7 @@ impl Coordinator {
         }
     }
 
-    fn read_link(&self, index: NodeIndex) -> LinkGauge {
+    fn read_link(&self, index: Slot) -> LinkGauge {
         let Some(link) = self.link(index) else { return LinkGauge::default() };
         let reason = match link.state() {
             LinkState::Up { .. } if link.is_usable() => String::new(),
@@ -114,10 +116,13 @@ impl Coordinator {
 }
 
 impl Shared {
-    /// The state of every other node.
+    /// The state of every other node; of none if this one was removed, and leaves them alone.
     pub fn peers(&self) -> Vec<PeerStatus> {
+        if self.cluster.is_removed() {
+            return Vec::new();
+        }
         let links = self.gauges.links.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let status = |index: NodeIndex| {
+        let status = |index: Slot| {
             let of_peer: Vec<&LinkGauge> =
                 links.iter().filter_map(|links| links.get(usize::from(index.0))).collect();
             let usable = of_peer.iter().filter(|link| link.is_usable).count();
@@ -155,7 +160,7 @@ impl Shared {
     /// How long the answered calls of `kind` to each other node took, in the order of [`Self::peers`].
     pub fn call_latencies(&self, kind: CallKind) -> Vec<LatencyCounts> {
         let links = self.gauges.links.lock().unwrap_or_else(PoisonError::into_inner);
-        let of_peer = |index: NodeIndex| {
+        let of_peer = |index: Slot| {
             let mut total = LatencyCounts::default();
             let gauges = links.iter().filter_map(|links| links.get(usize::from(index.0)));
             gauges.filter_map(|gauge| gauge.call_metrics.of(kind)).for_each(|histogram| total.add(histogram));
@@ -169,27 +174,26 @@ impl Shared {
     pub fn finds_default_quorum(&self) -> bool {
         let cluster = &self.cluster;
         let quorum = self.default_quorum();
-        let mut counts = vec![false; usize::from(cluster.node_count())];
-        for (index, peer) in cluster.others().zip(self.peers()) {
-            if let Some(count) = counts.get_mut(usize::from(index.0)) {
-                *count = peer.state == "up" && peer.votes;
-            }
+        let view = cluster.view();
+        let others = cluster.others().zip(self.peers());
+        let mut counts: BTreeSet<Slot> =
+            others.filter(|(_, peer)| peer.state == "up" && peer.votes).map(|(index, _)| index).collect();
+        if cluster.votes() && !matches!(self.replica.health(), StoreState::Failed { .. }) {
+            counts.insert(cluster.me());
         }
-        if let Some(count) = counts.get_mut(usize::from(cluster.me().0)) {
-            *count = cluster.votes() && !matches!(self.replica.health(), StoreState::Failed { .. });
-        }
-        let is_counted = |index: &&NodeIndex| counts.get(usize::from(index.0)).is_some_and(|counts| *counts);
-        let partitions = (0..=u16::MAX).take(1 << cluster.topology().partition_bits());
+        let partitions = (0..=u16::MAX).take(1 << cluster.partition_bits());
         partitions.map(Partition).all(|partition| {
-            let replicas = cluster.preference_list(partition).iter().take(usize::from(quorum.from()));
-            replicas.filter(is_counted).count() >= usize::from(quorum.ack())
+            let is_enough = |list: &[Slot]| {
+                list.iter().filter(|index| counts.contains(index)).count() >= usize::from(quorum.ack())
+            };
+            view.route(partition).of(quorum.from()).writes().all(is_enough)
         })
     }
 
     /// Whether this node's store is quorum-eligible, as one word. It is `unknown` while the store is new or has met too
     /// few nodes since it started, and `lacks` when it is known to lack records of an earlier store; otherwise `yes`.
     pub fn votes(&self) -> &'static str {
-        match self.cluster.roster().verdict() {
+        match self.cluster.registry().verdict() {
             VotesVerdict::Votes if self.cluster.has_met() => "yes",
             VotesVerdict::Votes | VotesVerdict::Unknown => "unknown",
             VotesVerdict::Lacks => "lacks",

@@ -8,7 +8,8 @@
 //! A write that names its operation has a ballot of its own, because its record must show that it was done. So has one
 //! whose quorum is not the first one's.
 
-use super::ballot::{Ballot, Base, End, Outcome, Purpose, Whole, is_live, shown};
+use super::ballot::{Ballot, Base, End, Outcome, Purpose, Whole};
+use super::edit::{is_live, shown};
 use super::{Coordinator, CoordinatorError};
 use crate::canary::{self, Canary};
 use crate::peer::Held;
@@ -285,7 +286,8 @@ impl Ballot {
                 let origin = prepared.base.lineage.origin;
                 let live = held.as_ref().map(|(_, held)| held).filter(|held| is_live(held, now));
                 let live = live.map(|held| (origin, held.clone()));
-                let fold = Fold::of(purposes, versions, live, self.quorum.from(), now);
+                let from = self.coordinator.shared.stored_from(self.quorum);
+                let fold = Fold::of(purposes, versions, live, from, now);
                 let Some(fold) = fold else { return Ok(None) };
                 fold.under(ballot)
             }

@@ -11,14 +11,19 @@
 
 mod ballot;
 pub(crate) mod calls;
+mod change;
 mod cut;
 mod edit;
 mod explain;
+mod force;
 mod gauges;
 mod group;
+mod propose;
 mod range;
 mod read;
+mod restore;
 mod serve;
+mod sign;
 mod stamp;
 #[cfg(test)]
 mod tests;
@@ -26,31 +31,37 @@ mod write;
 
 pub use ballot::{Decided, Edited};
 pub use calls::Cause;
+pub use change::{ApplyPlanError, PlanningError};
 pub use cut::CutError;
 pub use edit::{APPENDED_BYTES_MAX, Edit};
-pub use explain::{Explained, Explanation, HeldRecord};
+pub use explain::{Explained, Explanation, HeldPromise, HeldRecord};
 pub use gauges::{Gauges, LinkGauge, PeerStatus};
+pub use propose::{ProposeError, Silent};
 pub use range::ClusterRange;
-pub use serve::PeerDesk;
+pub use serve::PeerHandler;
 pub use stamp::Stamps;
 
+use self::sign::Signs;
 use crate::background::{self, Background, Transferring};
 use crate::clock::{Clock, Rng, TimestampBound};
-use crate::cluster::{Cluster, Contact, News};
+use crate::cluster::{Cluster, Contact, News, SlotTable, View};
+use crate::membership::Configurations;
 use crate::peer::{
     ApplyKind, Connector, HandshakeError, Hello, Link, LinkObserver, LinkParts, PeerAuth, PeerLimits, Setback,
 };
 use crate::replica::{Hints, RangeReader, Replica, ReplicaError};
 use crate::supervise::Part;
 use bytes::Bytes;
-use kvorum_core::{Key, NodeIndex, Partition, Quorum, Record, ReplicationFactor, UnixMillis, Value, Version};
-use std::cell::Cell;
+use kvorum_core::topology::NODES_MAX;
+use kvorum_core::{Key, Partition, Quorum, Record, ReplicationFactor, Slot, UnixMillis, Value, Version};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
-use tokio::sync::watch;
+use tokio::task::AbortHandle;
 
 /// Extra reads that hedging may cost: one in twenty.
 const HEDGE_SHARE: f32 = 0.05;
@@ -162,11 +173,14 @@ pub struct Settings {
     /// How long a node that starts waits for the hints that its peers hold for it.
     pub hint_wait: Duration,
     /// The time between two rounds of tombstone GC, which find the timestamp up to which all nodes agree, and purge.
-    pub settle_every: Duration,
+    pub tombstone_gc_every: Duration,
     /// How far a peer's clock may be from this node's before it is reported.
     pub clock_offset_max: Duration,
     /// The rates of background work.
     pub upkeep: Upkeep,
+    /// Whether anybody who reaches the node's port could pass for another node, and the operator has not said that this is
+    /// right (`--insecure yes`): a node that is alone takes nobody then.
+    pub takes_any_peer: bool,
 }
 
 /// The rates of the work that the node does without a client.
@@ -284,6 +298,8 @@ pub struct CoordinatorMetrics {
     pub late_repairs: AtomicU64,
     /// Hints that could not be kept.
     pub hints_lost: AtomicU64,
+    /// Requests of peers that were refused because they were of another epoch.
+    pub epochs_refused: AtomicU64,
     /// Records that peers applied here, by cause: write, hint, read repair.
     pub applied: [AtomicU64; ApplyKind::COUNT],
 }
@@ -309,13 +325,15 @@ pub struct Shared {
     /// The source of versions.
     pub stamps: Arc<Stamps>,
     /// By node, counts its connections to this node: at each, every thread retries its own link to the node.
-    pub(crate) signs: Vec<watch::Sender<u64>>,
+    pub(crate) signs: SlotTable<Signs>,
     /// The state of the threads' links.
     pub gauges: Gauges,
     /// Settings.
     pub settings: Settings,
     /// Counters.
     pub metrics: CoordinatorMetrics,
+    /// The configurations that the node has adopted, and its votes on the next one.
+    pub configurations: Arc<Configurations>,
     /// The state of the background services.
     pub background: Background,
     /// Whether this node was told to stop: it then loses its peers by its own doing.
@@ -325,7 +343,15 @@ pub struct Shared {
 /// The coordinator of one network thread.
 pub struct Coordinator {
     pub(crate) shared: Arc<Shared>,
-    pub(crate) links: Vec<Option<Rc<Link>>>,
+    /// By node. A link ends with its node's membership, and stays here.
+    links: SlotTable<Rc<Link>>,
+    connector: Rc<dyn Connector>,
+    /// This thread's copy of the view, and the number of the exchange that it is of.
+    view: RefCell<(u64, Arc<View>)>,
+    /// The tasks of this thread for each member.
+    tasks: RefCell<BTreeMap<Slot, Vec<AbortHandle>>>,
+    /// Whether this thread does the background work.
+    does_background: Cell<bool>,
     pub(crate) hedges: Cell<f32>,
     pub(crate) writes: Cell<usize>,
     queues: group::Queues,
@@ -336,20 +362,21 @@ impl Coordinator {
     ///
     /// `thread` is the thread's number, for the gauges.
     pub fn start(shared: Arc<Shared>, connector: &Rc<dyn Connector>, thread: usize) -> Rc<Self> {
-        let links = (0..shared.cluster.node_count())
-            .map(|index| start_link(&shared, connector, NodeIndex(index)))
-            .collect();
+        let view = RefCell::new((shared.cluster.views(), shared.cluster.view()));
         let coordinator = Rc::new(Self {
             shared,
-            links,
+            links: SlotTable::default(),
+            connector: Rc::clone(connector),
+            view,
+            tasks: RefCell::default(),
+            does_background: Cell::new(false),
             hedges: Cell::new(0.0),
             writes: Cell::new(0),
             queues: group::Queues::default(),
         });
+        coordinator.meet_members();
         coordinator.keep(Part::Gauges, None, move |own| own.keep_gauges(thread));
-        for index in coordinator.shared.cluster.others() {
-            coordinator.keep(Part::Reconnect, Some(index), move |own| own.watch_signs(index));
-        }
+        coordinator.keep(Part::Members, None, Self::follow_members);
         coordinator
     }
 
@@ -358,9 +385,19 @@ impl Coordinator {
         &self.shared
     }
 
-    /// The number of nodes: the upper bound of `from`.
+    /// The view of the epoch that the node works with now. A request takes it once, and keeps it.
+    pub fn view(&self) -> Arc<View> {
+        let views = self.shared.cluster.views();
+        let mut known = self.view.borrow_mut();
+        if known.0 != views {
+            *known = (views, self.shared.cluster.view());
+        }
+        Arc::clone(&known.1)
+    }
+
+    /// How many replicas a key can have: the upper bound of `from`.
     pub fn nodes(&self) -> u16 {
-        self.shared.cluster.node_count()
+        self.view().node_count()
     }
 
     /// How long a request waits for replicas. A write of a large value may wait longer.
@@ -384,9 +421,20 @@ impl Coordinator {
         Ok((self.shared.replica.scan(start, end).await?, now))
     }
 
-    /// The link of this thread to the node at `index`; `None` for this node itself.
-    pub fn link(&self, index: NodeIndex) -> Option<&Rc<Link>> {
-        self.links.get(usize::from(index.0))?.as_ref()
+    /// The link of this thread to the node at `index`; `None` for this node itself, and for a member that this thread has
+    /// not begun to connect to.
+    pub fn link(&self, index: Slot) -> Option<&Rc<Link>> {
+        self.links.get(index)
+    }
+
+    /// All links of this thread.
+    pub(crate) fn links(&self) -> impl Iterator<Item = &Rc<Link>> {
+        self.links.values()
+    }
+
+    /// Whether the node at `index` is this one.
+    pub(crate) fn is_me(&self, index: Slot) -> bool {
+        index == self.shared.cluster.me()
     }
 
     /// Writes of this thread that are not complete: some may have been answered and still wait for replicas.
@@ -398,48 +446,94 @@ impl Coordinator {
     pub(crate) fn keep<F: Future<Output = ()> + 'static>(
         self: &Rc<Self>,
         part: Part,
-        index: Option<NodeIndex>,
+        index: Option<Slot>,
         mut begin: impl FnMut(Rc<Self>) -> F + 'static,
     ) {
         let own = Rc::clone(self);
         let of = index.map_or("", |index| self.shared.cluster.url_of(index));
-        drop(self.shared.replica.supervisor().task(part, of, move || begin(Rc::clone(&own))));
+        let task = self.shared.replica.supervisor().task(part, of, move || begin(Rc::clone(&own)));
+        if let Some(index) = index {
+            self.tasks.borrow_mut().entry(index).or_default().push(task.abort_handle());
+        }
+    }
+
+    /// Starts what this thread has for each new member, a link first, and ends what it has for those that are gone.
+    fn meet_members(self: &Rc<Self>) {
+        let (view, me) = (self.view(), self.shared.cluster.me());
+        // A node that was removed leaves the others alone.
+        let is_removed = self.shared.cluster.is_removed();
+        let is_gone = |slot: Slot| is_removed || !view.has(slot);
+        let gone = self.tasks.borrow_mut().extract_if(.., |slot, _| is_gone(*slot)).collect::<Vec<_>>();
+        for (slot, tasks) in gone {
+            tasks.iter().for_each(AbortHandle::abort);
+            self.link(slot).inspect(|link| link.end());
+        }
+        let others = || view.slots().iter().copied().filter(|slot| *slot != me && !is_removed);
+        for slot in others() {
+            self.links.get_or_init(slot, || start_link(&self.shared, &self.connector, slot));
+        }
+        for slot in others() {
+            if self.tasks.borrow().contains_key(&slot) {
+                continue;
+            }
+            self.keep(Part::Reconnect, Some(slot), move |own| own.watch_signs(slot));
+            if self.does_background.get() {
+                background::start_for(self, slot);
+            }
+        }
+    }
+
+    /// Follows the members of the cluster, forever.
+    async fn follow_members(self: Rc<Self>) {
+        loop {
+            self.meet_members();
+            let (cluster, seen) = (&self.shared.cluster, self.view.borrow().0);
+            cluster.until(|| cluster.views() != seen).await;
+        }
+    }
+
+    /// Has this thread do the background work, for the members of now and of later.
+    pub(crate) fn begin_background(self: &Rc<Self>) {
+        self.does_background.set(true);
+        for slot in self.shared.cluster.others() {
+            background::start_for(self, slot);
+        }
     }
 
     /// Retries this thread's link whenever its peer connects to this node, despite the link's back-off. Also calls the
     /// peer every [`LINK_ASKED_EVERY`], so that the peer does not close the link as unused.
-    async fn watch_signs(self: Rc<Self>, index: NodeIndex) {
-        let Some(signs) = self.shared.signs.get(usize::from(index.0)) else { return };
-        let mut signs = signs.subscribe();
+    async fn watch_signs(self: Rc<Self>, index: Slot) {
+        let signs = self.shared.signs.at(index);
+        let mut seen = signs.count();
         let mut next = tokio::time::Instant::now() + LINK_ASKED_EVERY;
         loop {
-            let sign = tokio::time::timeout_at(next, signs.changed()).await;
+            let sign = tokio::time::timeout_at(next, signs.after(seen)).await;
             let Some(link) = self.link(index) else { return };
-            match sign {
-                Ok(Ok(())) if !link.is_usable() => link.probe_now(),
-                Ok(Ok(())) => {}
-                Ok(Err(_)) => return,
-                Err(_) => {
-                    next = tokio::time::Instant::now() + LINK_ASKED_EVERY;
-                    if link.is_usable() {
-                        // The answer does not matter here: the heartbeat task handles it.
-                        let _ =
-                            link.call(&self.shared.background.membership.ping(), LINK_ASKED_EVERY / 2).await;
-                    }
+            if let Ok(count) = sign {
+                seen = count;
+                if !link.is_usable() {
+                    link.probe_now();
                 }
+                continue;
+            }
+            next = tokio::time::Instant::now() + LINK_ASKED_EVERY;
+            if link.is_usable() {
+                // The answer does not matter here: the heartbeat task handles it.
+                let _ = link.call(&self.shared.background.membership.ping(), LINK_ASKED_EVERY / 2).await;
             }
         }
     }
 
     /// Whether the node at `index` is this one, or answers.
-    pub(crate) fn is_ready(&self, index: NodeIndex) -> bool {
-        self.link(index).is_none_or(|link| link.is_usable())
+    pub(crate) fn is_ready(&self, index: Slot) -> bool {
+        self.is_me(index) || self.link(index).is_some_and(|link| link.is_usable())
     }
 
     /// Whether the node at `index` answers, and its store is quorum-eligible.
-    fn counts(&self, index: NodeIndex) -> bool {
+    fn counts(&self, index: Slot) -> bool {
         match self.link(index) {
-            None => self.shared.counts(),
+            _ if self.is_me(index) => self.shared.counts(false),
+            None => false,
             Some(link) => {
                 link.is_usable()
                     && self.shared.cluster.peer(index).is_some_and(|peer| peer.votes.load(Ordering::Relaxed))
@@ -449,13 +543,15 @@ impl Coordinator {
 
     /// Sorts `replicas` of a partition into the order in which they should be asked. First this node, then the others
     /// by latency, then those whose `partition` is dirty, and last those that do not answer.
-    fn by_readiness(&self, partition: Partition, replicas: &[NodeIndex]) -> Vec<NodeIndex> {
+    fn by_readiness(&self, partition: Partition, replicas: &[Slot]) -> Vec<Slot> {
         let cluster = &self.shared.cluster;
         let lacks = |index| self.shared.hints.lacks(cluster.id_of(index), partition.0);
-        let mut order: Vec<(u8, Duration, NodeIndex)> = replicas
+        let mut order: Vec<(u8, Duration, Slot)> = replicas
             .iter()
             .map(|index| match self.link(*index) {
-                None if cluster.votes() => (if lacks(*index) { 2 } else { 0 }, Duration::ZERO, *index),
+                None if self.is_me(*index) && cluster.votes() => {
+                    (if lacks(*index) { 2 } else { 0 }, Duration::ZERO, *index)
+                }
                 Some(link) if link.is_usable() => {
                     (if lacks(*index) { 2 } else { 1 }, link.latency().mean, *index)
                 }
@@ -481,30 +577,28 @@ impl Coordinator {
     }
 }
 
-fn start_link(shared: &Arc<Shared>, connector: &Rc<dyn Connector>, index: NodeIndex) -> Option<Rc<Link>> {
-    if index == shared.cluster.me() {
-        return None;
-    }
+fn start_link(shared: &Arc<Shared>, connector: &Rc<dyn Connector>, index: Slot) -> Rc<Link> {
     let url = shared.cluster.url_of(index);
-    let greeting = Arc::clone(shared);
-    Some(Link::start(LinkParts {
+    let (greeting, working) = (Arc::clone(shared), Arc::clone(shared));
+    Link::start(LinkParts {
         authority: url.split_once("://").map_or(url, |(_, authority)| authority).to_owned(),
         peer: shared.cluster.id_of(index),
         connector: Rc::clone(connector),
         hello: Box::new(move || greeting.cluster.hello(greeting.clock.wall())),
+        epoch: Box::new(move || working.cluster.placed_since()),
         clock: Arc::clone(&shared.clock),
         limits: Arc::clone(&shared.peer_limits),
         auth: Arc::clone(&shared.peer_auth),
         rng: Arc::clone(&shared.rng),
         observer: Rc::new(Observer { shared: Arc::clone(shared), index }),
         supervisor: shared.replica.supervisor().clone(),
-    }))
+    })
 }
 
 /// The observer of a link, which notes the contact with its peer.
 struct Observer {
     shared: Arc<Shared>,
-    index: NodeIndex,
+    index: Slot,
 }
 
 impl Observer {
@@ -579,8 +673,8 @@ impl Shared {
         stamps: Stamps,
         settings: Settings,
     ) -> Arc<Self> {
-        let signs = (0..cluster.node_count()).map(|_| watch::Sender::new(0)).collect();
         let (cluster, stamps) = (Arc::new(cluster), Arc::new(stamps));
+        let configurations = Arc::new(Configurations::new(Arc::clone(&cluster), replica.clone()));
         let background = Background::new(&background::Parts {
             cluster: &cluster,
             clock: &clock,
@@ -589,6 +683,7 @@ impl Shared {
             replica: &replica,
             hints: &hints,
             stamps: &stamps,
+            configurations: &configurations,
             settings: &settings,
         });
         Arc::new(Self {
@@ -601,10 +696,11 @@ impl Shared {
             replica,
             hints,
             stamps,
-            signs,
+            signs: SlotTable::default(),
             gauges: Gauges::default(),
             settings,
             metrics: CoordinatorMetrics::default(),
+            configurations,
             background,
             is_draining: AtomicBool::new(false),
         })
@@ -620,16 +716,29 @@ impl Shared {
         Quorum::default_for(self.settings.factor, self.cluster.node_count())
     }
 
+    /// The FROM that a record of a write to `quorum` is stored with.
+    ///
+    /// Where a key can have one replica only, 1/1 is a write to all nodes there are. Stored with FROM 1, its record would stay on one
+    /// node when the cluster grows, and a default read of three nodes need not ask that one. So it is stored for as many replicas
+    /// as a default write of a larger cluster.
+    pub(crate) fn stored_from(&self, quorum: Quorum) -> u16 {
+        if quorum.from() > 1 || self.cluster.node_count() > 1 {
+            return quorum.from();
+        }
+        match self.settings.factor {
+            ReplicationFactor::Count(count) => count.max(1),
+            ReplicationFactor::All => u16::try_from(NODES_MAX).unwrap_or(u16::MAX),
+        }
+    }
+
     /// The index of the node `id` if it is a member of the cluster.
-    pub fn index_of(&self, id: kvorum_core::NodeId) -> Option<NodeIndex> {
-        self.cluster.topology().index_of(id)
+    pub fn index_of(&self, id: kvorum_core::NodeId) -> Option<Slot> {
+        self.cluster.slot_of(id)
     }
 
     /// Notes that the node at `index` is alive: it has connected.
-    fn note_sign_of_life(&self, index: NodeIndex) {
-        if let Some(sign) = self.signs.get(usize::from(index.0)) {
-            sign.send_modify(|count| *count += 1);
-        }
+    fn note_sign_of_life(&self, index: Slot) {
+        self.signs.at(index).note();
     }
 
     fn count_applied(&self, cause: ApplyKind) {

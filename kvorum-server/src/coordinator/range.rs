@@ -9,12 +9,14 @@
 //! A node that is lost on the way is left out as long as the others are still a read quorum for every partition.
 //! Otherwise the range ends with an error: it is never silently incomplete.
 
-use super::calls::Cause;
+use super::calls::{Cause, TOO_EARLY_WAIT};
 use super::{Coordinator, CoordinatorError, Missing, Shared};
-use crate::peer::{CallError, Held, Link, Reply, Request, ScanRow};
+use crate::cluster::View;
+use crate::peer::{CallError, Held, Link, Refusal, Reply, Request, ScanRow};
 use crate::replica::{RangeReader, ReplicaError};
 use bytes::Bytes;
-use kvorum_core::{Key, NodeIndex, Partition, Quorum, Record, UnixMillis, Version};
+use kvorum_core::agreement::Epoch;
+use kvorum_core::{Key, Partition, Quorum, Record, Slot, UnixMillis, Version};
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -30,6 +32,8 @@ const PART_TIMEOUT: Duration = Duration::from_secs(5);
 /// The nodes that take part in a range: they decide which of a key's replicas sends the value.
 #[derive(Debug, Clone)]
 pub(crate) struct Share {
+    /// The view in which the range was opened. Later ones change nothing of it: it shows an instant.
+    pub(crate) view: Arc<View>,
     /// The indexes of the nodes, ascending.
     pub(crate) sources: Vec<u16>,
     /// The number of replicas asked for each key.
@@ -38,8 +42,8 @@ pub(crate) struct Share {
 
 impl Share {
     /// The part of a record that the node at `me` sends: all of it, its header, or nothing.
-    fn cut(&self, shared: &Shared, me: NodeIndex, key: &Key, record: Record) -> Option<Held> {
-        let list = shared.cluster.preference_list(shared.cluster.partition_of(key));
+    fn cut(&self, me: Slot, key: &Key, record: Record) -> Option<Held> {
+        let list = self.view.preference_list(self.view.partition_of(key));
         let mut taking = list
             .iter()
             .take(usize::from(self.from))
@@ -72,7 +76,7 @@ impl Share {
                 .into_iter()
                 .filter_map(|(key, record)| {
                     let key = Key::new(key).ok()?;
-                    let held = self.cut(shared, me, &key, record)?;
+                    let held = self.cut(me, &key, record)?;
                     Some(ScanRow { key, held })
                 })
                 .collect();
@@ -94,7 +98,7 @@ enum Stream {
 
 /// One node's stream of rows.
 struct Source {
-    node: NodeIndex,
+    node: Slot,
     rows: VecDeque<ScanRow>,
     /// The part that has been requested; `None` at the end.
     next: Option<Pin<Box<dyn Future<Output = Part>>>>,
@@ -126,16 +130,19 @@ impl Coordinator {
         let (now, begun) = (self.shared.timestamps.expiry_clock(), Instant::now());
         let quorum = self.default_quorum();
         let me = self.shared.cluster.me();
-        let mut sources: Vec<u16> = (0..self.nodes())
-            .filter(|index| {
-                let index = NodeIndex(*index);
-                if index == me { self.shared.cluster.votes() } else { self.is_ready(index) }
-            })
-            .collect();
+        let answering = |view: &View| -> Vec<u16> {
+            let answers = |index: &&Slot| {
+                if **index == me { self.shared.cluster.votes() } else { self.is_ready(**index) }
+            };
+            view.slots().iter().filter(answers).map(|index| index.0).collect()
+        };
+        let mut view = self.view();
+        let mut sources = answering(&view);
         let mut missing = Vec::new();
         // Open again if a node fails: it must not be counted on to send values.
         loop {
-            let share = Rc::new(Share { sources: sources.clone(), from: quorum.from() });
+            let share =
+                Rc::new(Share { view: Arc::clone(&view), sources: sources.clone(), from: quorum.from() });
             let mut range = ClusterRange {
                 coordinator: Rc::clone(self),
                 quorum,
@@ -146,11 +153,19 @@ impl Coordinator {
             };
             range.check_quorum(&sources)?;
             for index in &sources {
-                let node = NodeIndex(*index);
+                let node = Slot(*index);
                 let next = Some(self.open_source(node, &start, end.as_ref(), &share));
                 range.sources.push(Source { node, rows: VecDeque::new(), next, open: None });
             }
-            range.fill().await?;
+            let filled = range.fill().await;
+            if !self.shared.is_of(view.placed_since())
+                && begun.elapsed() < self.shared.settings.request_timeout
+            {
+                view = self.view();
+                (sources, missing) = (answering(&view), Vec::new());
+                continue;
+            }
+            filled?;
             if range.sources.len() == sources.len() {
                 return Ok((range, now));
             }
@@ -161,7 +176,7 @@ impl Coordinator {
 
     fn open_source(
         self: &Rc<Self>,
-        node: NodeIndex,
+        node: Slot,
         start: &Key,
         end: Option<&Key>,
         share: &Rc<Share>,
@@ -169,9 +184,13 @@ impl Coordinator {
         let (coordinator, share) = (Rc::clone(self), Rc::clone(share));
         let (start, end) = (start.clone(), end.cloned());
         Box::pin(async move {
-            let shared = &coordinator.shared;
+            let (shared, epoch) = (&coordinator.shared, share.view.placed_since());
             if node == shared.cluster.me() {
                 let reader = shared.replica.scan(start, end).await.map_err(Cause::Replica)?;
+                // The snapshot may be of the next epoch, in which other nodes hold the keys.
+                if !shared.is_of(epoch) {
+                    return Err(Cause::Moved);
+                }
                 return read_local(shared, &share, Box::new(reader)).await;
             }
             let open = Request::ScanOpen {
@@ -181,13 +200,27 @@ impl Coordinator {
                 sources: share.sources.clone(),
                 from: coordinator.default_quorum().from(),
             };
-            coordinator.ask_part(node, &open).await
+            let deadline = Instant::now() + shared.settings.request_timeout;
+            loop {
+                match coordinator.ask_part(node, epoch, &open).await {
+                    // It works with another epoch: one of the two nodes is about to catch up.
+                    Err(cause) if cause.is_too_early() && Instant::now() < deadline => {
+                        tokio::time::sleep(TOO_EARLY_WAIT).await;
+                    }
+                    part => return part,
+                }
+            }
         })
     }
 
-    async fn ask_part(&self, node: NodeIndex, request: &Request) -> Part {
+    async fn ask_part(&self, node: Slot, epoch: Epoch, request: &Request) -> Part {
         let Some(link) = self.link(node) else { return Err(Cause::Unreachable) };
-        self.part_of(link.call(request, PART_TIMEOUT).await)
+        match link.call_within(request, PART_TIMEOUT, epoch, None).await {
+            Err(error @ CallError::Refused { code: Refusal::Epoch, .. }) => {
+                Err(self.shared.failed(node, epoch, error))
+            }
+            answer => self.part_of(answer),
+        }
     }
 
     fn part_of(&self, answer: Result<Reply, CallError>) -> Part {
@@ -299,9 +332,9 @@ impl ClusterRange {
 
     /// Checks that every partition has enough replicas among `sources`.
     fn check_quorum(&self, sources: &[u16]) -> Result<(), CoordinatorError> {
-        let cluster = &self.coordinator.shared.cluster;
-        for partition in Partition::all(cluster.topology().partition_bits()) {
-            let list = cluster.preference_list(partition);
+        let view = &self.share.view;
+        for partition in Partition::all(self.coordinator.shared.cluster.partition_bits()) {
+            let list = view.preference_list(partition);
             let answering =
                 list.iter().take(usize::from(self.quorum.from())).filter(|index| sources.contains(&index.0));
             let confirmed = u16::try_from(answering.count()).unwrap_or(u16::MAX);
@@ -322,7 +355,7 @@ impl Coordinator {
     /// Requests a stream's next part at once, so that it is under way while the part before is merged.
     fn next_part(
         self: &Rc<Self>,
-        node: NodeIndex,
+        node: Slot,
         share: &Rc<Share>,
         stream: Stream,
     ) -> Pin<Box<dyn Future<Output = Part>>> {

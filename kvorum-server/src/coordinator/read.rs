@@ -4,8 +4,10 @@
 use super::calls::{Calls, Cause, INLINE_BYTES_MAX, Read, Write};
 use super::{Coordinator, CoordinatorError, Found};
 use crate::canary::{self, Canary};
+use crate::cluster::Plan;
 use crate::peer::{ApplyKind, Held};
-use kvorum_core::{Key, NodeIndex, Quorum, Record, Version};
+use kvorum_core::agreement::Epoch;
+use kvorum_core::{Key, Quorum, Record, Slot, Version};
 use kvorum_profiler::waits::{Since, Wait};
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
@@ -23,8 +25,8 @@ const HEDGE_WAIT_MIN: Duration = Duration::from_millis(1);
 
 /// The answers of replicas to one read.
 struct Replies {
-    held: Vec<(NodeIndex, Option<Held>)>,
-    missing: Vec<(NodeIndex, Cause)>,
+    held: Vec<(Slot, Option<Held>)>,
+    missing: Vec<(Slot, Cause)>,
 }
 
 /// The outcome of writing a record back.
@@ -33,11 +35,19 @@ enum WrittenBack {
     /// A replica holds a newer record: the read begins again, and asks that replica first. Other replicas might miss
     /// the newer record again and again, if it was written with a smaller `from`.
     Superseded {
-        at: NodeIndex,
+        at: Slot,
     },
     /// A promise keeps the record out at a replica: only a ballot can tell what becomes of it.
     Contested,
-    TooFew(Vec<(NodeIndex, Cause)>),
+    /// Keys are placed otherwise than when the read was planned: it begins again.
+    Moved,
+    /// Fewer replicas hold the record than must, of a list that is written.
+    TooFew {
+        /// How many hold it.
+        held: usize,
+        /// Those that could not be asked to, and why.
+        missing: Vec<(Slot, Cause)>,
+    },
 }
 
 impl Coordinator {
@@ -57,29 +67,37 @@ impl Coordinator {
         let mut ask_first = None;
         for _ in 0..ROUNDS_MAX {
             let since = Since::now();
-            let replies = self.ask_replicas(&key, quorum, ask_first, begun).await?;
+            let view = self.view();
+            let plan = view.plan(&key, quorum);
+            let replies = self.ask_replicas(&key, &plan, ask_first, begun).await?;
             since.end(Wait::ReadReplicas);
+            let Some(replies) = replies else { continue };
             let answered = u16::try_from(replies.held.len()).unwrap_or(u16::MAX);
             let newest = replies.held.iter().filter_map(|(_, held)| held.as_ref().map(Held::version)).max();
             let Some(version) = newest else { return Ok(self.found(None, answered)) };
-            let record = self.whole(&key, version, &replies, deadline).await;
+            let record = self.whole(&key, version, &replies, (plan.epoch, deadline)).await;
             let record = match record {
                 Ok(Some(record)) => record,
                 // The record has been overwritten meanwhile.
                 Ok(None) => continue,
+                Err((_, cause)) if cause.is_moved() => continue,
                 Err(cause) => return Err(self.too_few(quorum, begun, answered, vec![cause])),
             };
             let since = Since::now();
-            let written_back = self.write_back(&key, quorum, &record, &replies, deadline).await;
+            let written_back = self.write_back(&key, &plan, &record, &replies, deadline).await;
             since.end(Wait::ReadWriteBack);
             match written_back {
                 WrittenBack::Enough => return Ok(self.found(Some(record), answered)),
                 WrittenBack::Superseded { at } => ask_first = Some(at),
+                WrittenBack::Moved => {}
                 WrittenBack::Contested => {
                     let record = self.read_by_ballot(&key, quorum, begun, record.version).await?;
                     return Ok(self.found(record, answered));
                 }
-                WrittenBack::TooFew(missing) => return Err(self.too_few(quorum, begun, answered, missing)),
+                WrittenBack::TooFew { held, missing } => {
+                    let held = u16::try_from(held).unwrap_or(u16::MAX);
+                    return Err(self.too_few(quorum, begun, held, missing));
+                }
             }
         }
         Err(self.too_few(quorum, begun, 0, Vec::new()))
@@ -94,7 +112,7 @@ impl Coordinator {
         quorum: Quorum,
         begun: Instant,
         confirmed: u16,
-        mut missing: Vec<(NodeIndex, Cause)>,
+        mut missing: Vec<(Slot, Cause)>,
     ) -> CoordinatorError {
         self.shared.metrics.reads_failed.fetch_add(1, Ordering::Relaxed);
         if let ([(node, Cause::Replica(_))], true) = (&*missing, quorum.from() == 1)
@@ -108,28 +126,29 @@ impl Coordinator {
         CoordinatorError::NotEnoughReplicas { quorum, confirmed, missing, waited }
     }
 
-    /// Asks replicas until `quorum.ack` have answered, `ask_first` among the first.
+    /// Asks replicas until `quorum.ack` have answered, `ask_first` among the first. None: keys are placed otherwise
+    /// meanwhile, and the read is to be planned again.
     async fn ask_replicas(
         self: &Rc<Self>,
         key: &Key,
-        quorum: Quorum,
-        ask_first: Option<NodeIndex>,
+        plan: &Plan<'_>,
+        ask_first: Option<Slot>,
         begun: Instant,
-    ) -> Result<Replies, CoordinatorError> {
+    ) -> Result<Option<Replies>, CoordinatorError> {
         let deadline = begun + self.shared.settings.request_timeout;
-        let plan = self.shared.cluster.plan(key, quorum);
+        let quorum = plan.quorum;
         let mut unasked = self.by_readiness(plan.partition, plan.replicas);
         // The node at the end of the list is asked first; the order of the others stays.
         unasked.reverse();
         unasked.sort_by_key(|node| Some(*node) == ask_first);
         let mut calls = Calls::new();
         let mut replies = Replies { held: Vec::with_capacity(3), missing: Vec::new() };
-        let ask = |calls: &mut Calls<Read>, unasked: &mut Vec<NodeIndex>| {
+        let ask = |calls: &mut Calls<Read>, unasked: &mut Vec<Slot>| {
             let Some(node) = unasked.pop() else { return };
             let first = calls.is_empty();
             let value_bytes_max = if first { u32::MAX } else { INLINE_BYTES_MAX };
             let timeout = deadline.saturating_duration_since(Instant::now());
-            calls.push(node, self.ask_get(node, key, value_bytes_max, timeout));
+            calls.push(node, self.ask_get(node, key, value_bytes_max, (plan.epoch, timeout)));
         };
         for _ in 0..quorum.ack() {
             ask(&mut calls, &mut unasked);
@@ -137,15 +156,17 @@ impl Coordinator {
         let mut hedge_at = Instant::now() + self.hedge_wait(calls.nodes());
         loop {
             if replies.held.len() >= usize::from(quorum.ack()) {
-                self.hear_out(key.clone(), calls, &replies);
-                return Ok(replies);
+                self.hear_out(key.clone(), plan.epoch, calls, &replies);
+                return Ok(Some(replies));
             }
             let wake_at = if unasked.is_empty() { deadline } else { hedge_at.min(deadline) };
             match tokio::time::timeout_at(wake_at, calls.next()).await {
                 Ok(Some((node, Ok(held)))) => replies.held.push((node, held)),
+                Ok(Some((_, Err(cause)))) if cause.is_moved() => return Ok(None),
                 Ok(Some((node, Err(cause)))) => {
                     if cause.is_too_early() {
-                        calls.push(node, self.ask_get_later(node, key, INLINE_BYTES_MAX, deadline));
+                        let when = (plan.epoch, deadline);
+                        calls.push(node, self.ask_get_later(node, key, INLINE_BYTES_MAX, when));
                     }
                     if !replies.missing.iter().any(|(missing, _)| *missing == node) {
                         replies.missing.push((node, cause));
@@ -165,8 +186,8 @@ impl Coordinator {
         }
         let answered = u16::try_from(replies.held.len()).unwrap_or(u16::MAX);
         let mut missing = replies.missing;
-        let is_known = |node: &NodeIndex| missing.iter().any(|(missing, _)| missing == node);
-        let late: Vec<NodeIndex> = calls.nodes().filter(|node| !is_known(node)).collect();
+        let is_known = |node: &Slot| missing.iter().any(|(missing, _)| missing == node);
+        let late: Vec<Slot> = calls.nodes().filter(|node| !is_known(node)).collect();
         missing.extend(late.into_iter().map(|node| (node, Cause::Late)));
         Err(self.too_few(quorum, begun, answered, missing))
     }
@@ -177,8 +198,8 @@ impl Coordinator {
         key: &Key,
         version: Version,
         replies: &Replies,
-        deadline: Instant,
-    ) -> Result<Option<Record>, (NodeIndex, Cause)> {
+        (epoch, deadline): (Epoch, Instant),
+    ) -> Result<Option<Record>, (Slot, Cause)> {
         let mut newest: Option<&Record> = None;
         let mut holders = Vec::new();
         for (node, held) in &replies.held {
@@ -197,7 +218,7 @@ impl Coordinator {
         let mut failed = None;
         for node in holders {
             let timeout = deadline.saturating_duration_since(Instant::now());
-            match self.ask_get(node, key, u32::MAX, timeout).await {
+            match self.ask_get(node, key, u32::MAX, (epoch, timeout)).await {
                 Ok(Some(Held::Whole(record))) if record.version == version => return Ok(Some(record)),
                 Ok(_) => return Ok(None),
                 Err(cause) => failed = Some((node, cause)),
@@ -210,55 +231,84 @@ impl Coordinator {
     /// it, limited to those that the record's own `from` allows. Reads with quorums `b/g` and later `b'/g'` overlap
     /// when b + b' is above g and g'. The later read then meets at least one of any b holders.
     async fn write_back(
-        &self,
+        self: &Rc<Self>,
         key: &Key,
-        quorum: Quorum,
+        plan: &Plan<'_>,
         record: &Record,
         replies: &Replies,
         deadline: Instant,
     ) -> WrittenBack {
         let holds = |held: &Option<Held>| held.as_ref().is_some_and(|held| held.version() == record.version);
-        if canary::is(Canary::NoWriteBack) || replies.held.iter().all(|(_, held)| holds(held)) {
+        let is_known = replies.held.iter().all(|(_, held)| holds(held));
+        if canary::is(Canary::NoWriteBack) || is_known && !plan.route.is_joint() {
             return WrittenBack::Enough;
         }
-        let plan = self.shared.cluster.plan(key, quorum);
+        let has = replies.held.iter().filter(|(_, held)| holds(held)).map(|(node, _)| *node);
+        let mut holders: Vec<Slot> = has.collect();
+        // A later read may ask either list of a partition that moves.
+        for list in plan.route.writes() {
+            match self.write_back_to(list, key, plan, (record, replies), (&mut holders, deadline)).await {
+                WrittenBack::Enough => {}
+                other => return other,
+            }
+        }
+        WrittenBack::Enough
+    }
+
+    /// As [`Self::write_back`], on one list. `holders` are the nodes that hold the record.
+    async fn write_back_to(
+        self: &Rc<Self>,
+        list: &[Slot],
+        key: &Key,
+        plan: &Plan<'_>,
+        (record, replies): (&Record, &Replies),
+        (holders, deadline): (&mut Vec<Slot>, Instant),
+    ) -> WrittenBack {
         let ignores_from = canary::is(Canary::RepairIgnoresFrom);
         let allowed = if ignores_from { usize::MAX } else { usize::from(record.from) };
-        let allowed = plan.replicas.get(..allowed).unwrap_or(plan.replicas);
-        let needed = usize::from(quorum.ack()).min(allowed.len());
-        let has = |node: &NodeIndex| replies.held.iter().any(|(at, held)| at == node && holds(held));
-        let mut holders = allowed.iter().filter(|node| has(node)).count();
-        let mut stale: Vec<NodeIndex> = Vec::new();
-        let mut others: Vec<NodeIndex> = Vec::new();
+        let allowed = list.get(..allowed).unwrap_or(list);
+        let needed = usize::from(plan.quorum.ack()).min(allowed.len());
+        let mut held = allowed.iter().filter(|node| holders.contains(node)).count();
+        let mut stale: Vec<Slot> = Vec::new();
+        let mut others: Vec<Slot> = Vec::new();
         for node in self.by_readiness(plan.partition, allowed) {
-            if !has(&node) {
+            if !holders.contains(&node) {
                 let answered = replies.held.iter().any(|(at, _)| *at == node);
                 if answered { stale.push(node) } else { others.push(node) }
             }
         }
         others.reverse();
         let mut calls = Calls::new();
-        let ask = |calls: &mut Calls<Write>, node: NodeIndex| {
-            let timeout = deadline.saturating_duration_since(Instant::now());
+        let ask = |calls: &mut Calls<Write>, node: Slot| {
+            let when = (plan.epoch, deadline.saturating_duration_since(Instant::now()));
             self.shared.metrics.read_repairs.fetch_add(1, Ordering::Relaxed);
-            calls.push(node, self.ask_apply(node, key, record, ApplyKind::ReadRepair, timeout));
+            calls.push(node, self.ask_apply(node, key, record, ApplyKind::ReadRepair, when));
         };
         for node in stale {
             ask(&mut calls, node);
         }
-        while holders + calls.nodes().count() < needed {
+        while held + calls.nodes().count() < needed {
             let Some(node) = others.pop() else { break };
             ask(&mut calls, node);
         }
         let mut missing = Vec::new();
-        while holders < needed {
+        while held < needed {
             match tokio::time::timeout_at(deadline, calls.next()).await {
-                Ok(Some((_, Write::Stored | Write::Uncounted))) => holders += 1,
+                Ok(Some((node, Write::Stored | Write::Uncounted))) => {
+                    holders.push(node);
+                    held += 1;
+                }
+                // A later read of that list finds something newer. This one cannot: it asks the other list.
+                Ok(Some((at, Write::Superseded { by, .. }))) if !plan.replicas.contains(&at) => {
+                    self.shared.stamps.observe(by);
+                    held += 1;
+                }
                 Ok(Some((at, Write::Superseded { by, .. } | Write::TooLate(by)))) => {
                     self.shared.stamps.observe(by);
                     return WrittenBack::Superseded { at };
                 }
                 Ok(Some((_, Write::Contested(_)))) => return WrittenBack::Contested,
+                Ok(Some((_, Write::Moved))) => return WrittenBack::Moved,
                 Ok(Some((node, Write::Refused(cause) | Write::Unknown(cause)))) => {
                     missing.push((node, cause));
                     if let Some(node) = others.pop() {
@@ -267,7 +317,7 @@ impl Coordinator {
                 }
                 Ok(None) | Err(_) => {
                     missing.extend(calls.nodes().map(|node| (node, Cause::Late)));
-                    return WrittenBack::TooFew(missing);
+                    return WrittenBack::TooFew { held, missing };
                 }
             }
         }
@@ -275,7 +325,7 @@ impl Coordinator {
     }
 
     /// Waits for replicas that answer after the client has been answered, and repairs those with an older version.
-    fn hear_out(self: &Rc<Self>, key: Key, mut calls: Calls<Read>, replies: &Replies) {
+    fn hear_out(self: &Rc<Self>, key: Key, epoch: Epoch, mut calls: Calls<Read>, replies: &Replies) {
         if calls.is_empty() {
             return;
         }
@@ -290,20 +340,22 @@ impl Coordinator {
             while let Some((node, answer)) = calls.next().await {
                 let Ok(held) = answer else { continue };
                 let is_behind = held.is_none_or(|held| held.version() < newest.version);
-                let list = coordinator.shared.cluster.preference_list(partition);
-                let is_allowed = canary::is(Canary::RepairIgnoresFrom)
-                    || list.iter().take(usize::from(newest.from)).any(|at| *at == node);
+                let rank = coordinator.view().rank_of(partition, node);
+                let is_allowed =
+                    canary::is(Canary::RepairIgnoresFrom) || rank.is_some_and(|rank| rank < newest.from);
                 if is_behind && is_allowed {
                     coordinator.shared.metrics.late_repairs.fetch_add(1, Ordering::Relaxed);
                     let timeout = coordinator.shared.settings.request_timeout;
-                    let _ = coordinator.ask_apply(node, &key, &newest, ApplyKind::ReadRepair, timeout).await;
+                    let _ = coordinator
+                        .ask_apply(node, &key, &newest, ApplyKind::ReadRepair, (epoch, timeout))
+                        .await;
                 }
             }
         });
     }
 
     /// How long to wait before another replica is asked: the slowest 95th percentile of the replicas asked so far.
-    fn hedge_wait(&self, asked: impl Iterator<Item = NodeIndex>) -> Duration {
+    fn hedge_wait(&self, asked: impl Iterator<Item = Slot>) -> Duration {
         let p95 = asked.filter_map(|node| self.link(node)).map(|link| link.latency().p95).max();
         p95.unwrap_or(SUSPECT_LOOK).max(HEDGE_WAIT_MIN)
     }

@@ -5,15 +5,20 @@ use super::calls::{Cause, is_own, source_of};
 use super::range::Share;
 use crate::background::anti_entropy::bulk::Part;
 use crate::background::rate_limit::{charged, charged_hint};
+use crate::membership::LEVEL_MAX;
 use crate::peer::{ApplyKind, Caller, Held, Hello, Refusal, Reply, Request, Service, Timestamp};
 use crate::replica::{Applied, Fetched, RangeReader, ReplicaError};
+use crate::slow::{self, Trace, TraceContext};
+use crate::spans::{Answer, Asked, Spans};
 use bytes::Bytes;
-use kvorum_core::{Key, NodeIndex, Partition, Record, StoreSeen, Version};
+use kvorum_core::agreement::{Epoch, Instance};
+use kvorum_core::{Key, Partition, Record, Slot, StoreSeen, Version};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// Scans that may be open on one connection.
@@ -24,19 +29,38 @@ const SCAN_IDLE_MAX: Duration = Duration::from_mins(1);
 const FETCHED_BYTES_MAX: u32 = 4 << 20;
 
 /// The service that answers a peer on one connection.
-pub struct PeerDesk {
+pub struct PeerHandler {
     shared: Arc<Shared>,
     scans: Rc<Scans>,
+    /// The exporter of traces; none if there is none.
+    spans: Option<Arc<Spans>>,
+    /// Whether the peer was removed: it may ask for configurations, and for nothing else.
+    is_removed: bool,
 }
 
-impl PeerDesk {
+impl PeerHandler {
     /// A service over the node's shared state.
     pub fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, scans: Rc::default() }
+        Self { shared, scans: Rc::default(), spans: None, is_removed: false }
+    }
+
+    /// The same service, which notes the requests of traces in `spans`.
+    #[must_use]
+    pub fn with_spans(self, spans: Arc<Spans>) -> Self {
+        Self { spans: Some(spans), ..self }
+    }
+
+    /// The same service, for the peer that sent `theirs`.
+    #[must_use]
+    pub fn of(self, theirs: &Hello) -> Self {
+        Self { is_removed: self.shared.cluster.was_removed(theirs), ..self }
     }
 
     /// Notes that a peer has connected.
     pub fn met(&self, theirs: &Hello) {
+        if self.is_removed {
+            return;
+        }
         if let Some(index) = self.shared.index_of(theirs.node) {
             self.shared.note_sign_of_life(index);
             self.shared.background.handoff.call(index);
@@ -47,7 +71,8 @@ impl PeerDesk {
     }
 }
 
-impl Service for PeerDesk {
+impl Service for PeerHandler {
+    #[expect(clippy::too_many_lines, reason = "an arm for each message")]
     fn serve(
         &self,
         caller: Caller,
@@ -55,15 +80,28 @@ impl Service for PeerDesk {
         deadline: Duration,
     ) -> Pin<Box<dyn Future<Output = Reply>>> {
         let shared = Arc::clone(&self.shared);
-        let Some(index) = shared.index_of(caller.peer) else {
-            return Box::pin(std::future::ready(foreign()));
+        let Some(index) = shared.index_of(caller.peer).filter(|_| !self.is_removed) else {
+            return match request {
+                // One that was a member, and does not know yet that it is none any more.
+                Request::Configurations { adopted, bytes } if shared.cluster.was_member(caller.peer) => {
+                    Box::pin(configurations(shared, None, adopted, bytes))
+                }
+                _ => Box::pin(std::future::ready(foreign())),
+            };
         };
+        let epoch = caller.epoch;
+        if request.is_of_epoch() {
+            shared.configurations.note_epoch(index, epoch);
+            if !shared.is_of(epoch) {
+                return Box::pin(std::future::ready(other_epoch(&shared, epoch)));
+            }
+        }
         match request {
-            Request::Apply { key, record, kind } => Box::pin(apply(shared, key, record, kind)),
-            Request::Get { key, value_bytes_max } => Box::pin(get(shared, key, value_bytes_max)),
-            Request::Newest { key } => Box::pin(newest(shared, key)),
+            Request::Apply { key, record, kind } => Box::pin(apply(shared, key, record, kind, epoch)),
+            Request::Get { key, value_bytes_max } => Box::pin(get(shared, key, value_bytes_max, epoch)),
+            Request::Newest { key } => Box::pin(newest(shared, key, epoch)),
             Request::Prepare { key, ballot, earlier, value_bytes_max } => {
-                Box::pin(prepare(shared, key, ballot, earlier, value_bytes_max))
+                Box::pin(prepare(shared, key, ballot, earlier, (value_bytes_max, epoch)))
             }
             Request::Release { key, ballot } => Box::pin(async move {
                 match shared.replica.release(key, ballot).await {
@@ -71,6 +109,11 @@ impl Service for PeerDesk {
                     Err(error) => refuse(&error),
                 }
             }),
+            Request::Promise { key } => {
+                let ballot =
+                    Some(shared.replica.promises().of(&key)).filter(|ballot| *ballot != Version::ZERO);
+                Box::pin(std::future::ready(Reply::PromiseIs(ballot)))
+            }
             Request::Fence { upto } => Box::pin(async move {
                 // A ballot that was promised here, or stamped here, is not above this.
                 let met = shared.stamps.reading();
@@ -80,14 +123,14 @@ impl Service for PeerDesk {
                 }
             }),
             // The caller's time of day is not judged: it came one way, and may be as old as this node was stopped for.
-            Request::Ping { wall: _, cluster_id, roster } => Box::pin(async move {
+            Request::Ping { wall: _, cluster_id, registry } => Box::pin(async move {
                 if let Some(index) = shared.index_of(caller.peer) {
                     shared.background.membership.meet_cluster_id(index, cluster_id).await;
                 }
-                shared.background.membership.hear(caller.peer, &roster).await;
-                let roster = shared.cluster.roster().entries();
+                shared.background.membership.hear(caller.peer, &registry).await;
+                let registry = shared.cluster.registry().entries();
                 let (cluster_id, votes) = (shared.cluster.id(), shared.cluster.votes());
-                Reply::Pong { wall: shared.clock.wall(), cluster_id, roster, votes }
+                Reply::Pong { wall: shared.clock.wall(), cluster_id, registry, votes }
             }),
             Request::TakeHints => Box::pin(async move {
                 let timeout = deadline.saturating_sub(shared.clock.mono());
@@ -95,7 +138,8 @@ impl Service for PeerDesk {
                 Reply::HintsTaken { delivered, left, met: Timestamp(shared.stamps.met()) }
             }),
             Request::ScanOpen { start, end, bytes, sources, from } => {
-                let (scans, share) = (Rc::clone(&self.scans), Share { sources, from });
+                let share = Share { view: shared.cluster.view(), sources, from };
+                let scans = Rc::clone(&self.scans);
                 Box::pin(async move { scans.open(&shared, (start, end), share, bytes).await })
             }
             Request::ScanNext { scan, bytes } => {
@@ -132,6 +176,21 @@ impl Service for PeerDesk {
                 let sealed = floors.into_iter().map(|floor| Timestamp(floor.sealed)).collect();
                 Box::pin(std::future::ready(Reply::FloorList(sealed)))
             }
+            Request::Configurations { adopted, bytes } => {
+                Box::pin(configurations(shared, Some(index), adopted, bytes))
+            }
+            Request::Propose { instance, ballot } => Box::pin(async move {
+                let voted = shared.configurations.promise(instance, ballot).await;
+                voted.map_or_else(|error| refuse(&error), Reply::Voted)
+            }),
+            Request::Accept { instance, ballot, value } => Box::pin(async move {
+                let voted = shared.configurations.accept(instance, ballot, value).await;
+                voted.map_or_else(|error| refuse(&error), Reply::Voted)
+            }),
+            Request::Force { instance, ballot, accepts, value } => Box::pin(async move {
+                let voted = shared.configurations.force(instance, ballot, accepts, value).await;
+                voted.map_or_else(|error| refuse(&error), Reply::Voted)
+            }),
             Request::Compare { sums } => {
                 Box::pin(
                     async move { Reply::Compared(shared.background.anti_entropy.compared(index, &sums)) },
@@ -154,6 +213,31 @@ impl Service for PeerDesk {
                 }
             }),
         }
+    }
+
+    fn serve_within(
+        &self,
+        caller: Caller,
+        request: Request,
+        deadline: Duration,
+        trace: TraceContext,
+    ) -> Pin<Box<dyn Future<Output = Reply>>> {
+        let begun = self.spans.as_ref().and_then(|spans| Some((Arc::clone(spans), spans.begin_call(trace)?)));
+        let call = request.call_kind().name();
+        let work = self.serve(caller, request, deadline);
+        let Some((spans, traced)) = begun else { return work };
+        let (shared, trace) = (Arc::clone(&self.shared), Trace::begin(Some(traced.context())));
+        let (wall, mono) = (shared.clock.wall(), shared.clock.mono());
+        Box::pin(async move {
+            let reply = slow::within(Rc::clone(&trace), work).await;
+            let caller = shared.index_of(caller.peer).map_or("", |index| shared.cluster.url_of(index));
+            let is_refused = matches!(reply, Reply::Refused { .. });
+            let of = Asked::Peer { call, caller: caller.to_owned(), is_refused };
+            let took = shared.clock.mono().saturating_sub(mono);
+            let answer = Answer { of, begun_millis: wall.0, took };
+            spans.finish(traced, answer, &trace, |node| (shared.cluster.url_of(node).to_owned(), true));
+            reply
+        })
     }
 
     fn ended(&self, _caller: Caller) {
@@ -196,7 +280,10 @@ impl Scans {
                 detail: "too many scans are open".to_owned(),
             };
         }
+        let epoch = share.view.placed_since();
         match shared.replica.scan(start, end).await {
+            // The snapshot may be of the next epoch, in which other nodes hold the keys.
+            Ok(_) if !shared.is_of(epoch) => other_epoch(shared, epoch),
             Ok(reader) => {
                 let number = self.numbers.get().wrapping_add(1);
                 self.numbers.set(number);
@@ -243,7 +330,21 @@ impl Scans {
     }
 }
 
-async fn apply(shared: Arc<Shared>, key: Key, record: Record, kind: ApplyKind) -> Reply {
+async fn configurations(shared: Arc<Shared>, index: Option<Slot>, theirs: Instance, bytes: u32) -> Reply {
+    if let Some(index) = index {
+        shared.configurations.note_asked(index, theirs);
+    }
+    if shared.cluster.id().is_none() {
+        let detail = "this node does not know the cluster's id yet".to_owned();
+        return Reply::Refused { code: Refusal::Starting, detail };
+    }
+    let configurations = shared.configurations.after(theirs.epoch, bytes).await;
+    let adopted = shared.cluster.configuration().instance();
+    let compared = shared.background.anti_entropy.progress.compared_in(adopted.epoch).into_iter().collect();
+    Reply::ConfigurationList { adopted, level_max: LEVEL_MAX, compared, configurations }
+}
+
+async fn apply(shared: Arc<Shared>, key: Key, record: Record, kind: ApplyKind, epoch: Epoch) -> Reply {
     shared.stamps.observe(record.version);
     shared.count_applied(kind);
     match kind {
@@ -253,11 +354,17 @@ async fn apply(shared: Arc<Shared>, key: Key, record: Record, kind: ApplyKind) -
     }
     // Copy the key: the store remembers keys for a while, and a slice would keep the whole received buffer in memory.
     let Ok(key) = Key::new(Bytes::copy_from_slice(key.as_ref())) else { return unknown() };
-    match shared.replica.apply(key, record, source_of(kind)).await {
+    let is_unread = shared.is_unread(&key);
+    let applied = shared.replica.apply(key, record, source_of(kind)).await;
+    // Check again: other nodes may read elsewhere in the new epoch.
+    if !shared.is_of(epoch) {
+        return other_epoch(&shared, epoch);
+    }
+    match applied {
         // A lost store cannot rule out that it had confirmed a newer record: it keeps this one, but does not count for
         // the client.
-        Ok(Applied::Stored) if is_own(kind) && !shared.counts() => not_voting(&shared),
-        Ok(Applied::Superseded { by, .. }) if is_own(kind) && !shared.counts() => {
+        Ok(Applied::Stored) if is_own(kind) && !shared.counts(is_unread) => not_voting(&shared),
+        Ok(Applied::Superseded { by, .. }) if is_own(kind) && !shared.counts(is_unread) => {
             Reply::Applied(Applied::Contested { by })
         }
         Ok(applied) => Reply::Applied(applied),
@@ -265,13 +372,15 @@ async fn apply(shared: Arc<Shared>, key: Key, record: Record, kind: ApplyKind) -
     }
 }
 
-async fn newest(shared: Arc<Shared>, key: Key) -> Reply {
-    if !shared.counts() {
+async fn newest(shared: Arc<Shared>, key: Key, epoch: Epoch) -> Reply {
+    let is_unread = shared.is_unread(&key);
+    if !shared.counts(is_unread) {
         return not_voting(&shared);
     }
     match shared.replica.newest(&key).await {
+        _ if !shared.is_of(epoch) => other_epoch(&shared, epoch),
         // Check again: the store may have been set aside meanwhile.
-        Ok(_) if !shared.counts() => not_voting(&shared),
+        Ok(_) if !shared.counts(is_unread) => not_voting(&shared),
         Ok(version) => Reply::NewestIs(version),
         Err(error) => refuse(&error),
     }
@@ -282,13 +391,14 @@ async fn prepare(
     key: Key,
     ballot: Version,
     earlier: Vec<Version>,
-    value_bytes_max: u32,
+    (value_bytes_max, epoch): (u32, Epoch),
 ) -> Reply {
     shared.stamps.observe(ballot);
     shared.background.pace.note_request();
     // Copy the key: the store keeps it with the promise, and a slice would keep the whole received buffer in memory.
     let Ok(key) = Key::new(Bytes::copy_from_slice(key.as_ref())) else { return unknown() };
     match shared.prepare(key, ballot, earlier, value_bytes_max).await {
+        _ if !shared.is_of(epoch) => other_epoch(&shared, epoch),
         Ok(answer) => Reply::Prepared(answer),
         Err(Cause::Replica(error)) => refuse(&error),
         Err(_) => not_voting(&shared),
@@ -296,8 +406,8 @@ async fn prepare(
 }
 
 async fn fetch(shared: Arc<Shared>, keys: Vec<Key>, bytes: u32) -> Reply {
-    // Read the floors before the records: they are then at least as settled.
-    let settled = shared.background.anti_entropy.settled_of(&keys);
+    // Read the floors before the records: they are then at least as recent.
+    let agreed = shared.background.anti_entropy.agreed_of(&keys);
     let bytes = usize::try_from(bytes.min(FETCHED_BYTES_MAX)).unwrap_or(1);
     match shared.replica.get_many(keys.clone(), bytes).await {
         Ok(records) => {
@@ -309,7 +419,7 @@ async fn fetch(shared: Arc<Shared>, keys: Vec<Key>, bytes: u32) -> Reply {
                 });
                 shared.hold_to_pace(charged.sum()).await;
             }
-            Reply::Fetched { settled: Timestamp(settled), records }
+            Reply::Fetched { agreed: Timestamp(agreed), records }
         }
         Err(error) => refuse(&error),
     }
@@ -317,7 +427,7 @@ async fn fetch(shared: Arc<Shared>, keys: Vec<Key>, bytes: u32) -> Reply {
 
 async fn stretch(
     shared: Arc<Shared>,
-    index: NodeIndex,
+    index: Slot,
     partitions: Vec<u16>,
     after: Option<Key>,
     bytes: u32,
@@ -336,7 +446,7 @@ async fn stretch(
     }
 }
 
-async fn get(shared: Arc<Shared>, key: Key, value_bytes_max: u32) -> Reply {
+async fn get(shared: Arc<Shared>, key: Key, value_bytes_max: u32, epoch: Epoch) -> Reply {
     shared.background.pace.note_request();
     if !shared.cluster.votes() {
         return not_voting(&shared);
@@ -346,10 +456,22 @@ async fn get(shared: Arc<Shared>, key: Key, value_bytes_max: u32) -> Reply {
     if !shared.cluster.votes() {
         return not_voting(&shared);
     }
+    if !shared.is_of(epoch) {
+        return other_epoch(&shared, epoch);
+    }
     match read {
         Ok(record) => Reply::Found(record.map(|record| Held::new(record, value_bytes_max))),
         Err(error) => refuse(&error),
     }
+}
+
+/// Refuses what is of `theirs`, another epoch than this node's. The node that is behind catches up, and the request may come
+/// again.
+fn other_epoch(shared: &Shared, theirs: Epoch) -> Reply {
+    shared.metrics.epochs_refused.fetch_add(1, Ordering::Relaxed);
+    let ours = shared.cluster.epoch();
+    let detail = format!("this node works with epoch {ours}, and the request is of epoch {theirs}");
+    Reply::Refused { code: Refusal::Epoch, detail }
 }
 
 fn not_voting(shared: &Shared) -> Reply {
@@ -378,6 +500,7 @@ fn refuse(error: &ReplicaError) -> Reply {
         | ReplicaError::ShortMet { .. }
         | ReplicaError::Failed { .. }
         | ReplicaError::Engine(_)
+        | ReplicaError::Chain(_)
         | ReplicaError::Format(_) => Refusal::Failed,
     };
     Reply::Refused { code, detail: error.to_string() }
@@ -386,7 +509,7 @@ fn refuse(error: &ReplicaError) -> Reply {
 fn foreign() -> Reply {
     Reply::Refused {
         code: Refusal::Unknown,
-        detail: "the node that asks is not a member of this cluster".to_owned(),
+        detail: "the node that asks is not a member of this cluster: a plan must name it".to_owned(),
     }
 }
 

@@ -10,15 +10,19 @@ use super::edit::Change;
 use super::{Coordinator, CoordinatorError, Fanout, Mutation, Written};
 use crate::canary::{self, Canary};
 use crate::clock::ClockStanding;
+use crate::cluster::{Plan, View};
 use crate::peer::{ApplyKind, LinkState};
 use crate::replica::ReplicaError;
 use crate::slow;
+use kvorum_core::agreement::Epoch;
+use kvorum_core::configuration::PerList;
 use kvorum_core::{
-    Key, NodeIndex, Partition, Quorum, Record, Stamp, Tally, UnixMillis, Verdict, Version, WriteTally,
+    Key, Partition, Quorum, Record, Slot, Stamp, Tally, UnixMillis, Verdict, Version, WriteTally,
     WriteVerdict,
 };
 use kvorum_profiler::waits::{Since, Wait};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -49,14 +53,25 @@ impl Coordinator {
             return Err(self.clock_off());
         }
         let (report, outcome) = oneshot::channel();
-        let me = self.shared.cluster.me();
-        let is_local = self.shared.cluster.plan(&key, quorum).replicas == [me];
+        let (view, me) = (self.view(), self.shared.cluster.me());
+        let is_local = view.plan(&key, quorum).route.targets().eq([me]);
         self.writes.set(self.writes.get() + 1);
         self.shared.background.pace.note_request();
         let begun = Instant::now();
         let (coordinator, report) = (Rc::clone(self), Some(report));
-        let writing =
-            Writing { coordinator, key, mutation, expires, above: Version::ZERO, quorum, begun, report };
+        let above = Version::ZERO;
+        let writing = Writing {
+            coordinator,
+            view,
+            key,
+            mutation,
+            expires,
+            above,
+            quorum,
+            begun,
+            sent_in: None,
+            report,
+        };
         if is_local {
             // A queued record is applied even if no caller waits for it, so a task would protect nothing.
             writing.run().await;
@@ -90,13 +105,15 @@ impl Coordinator {
     }
 
     fn may_reach_a_node(&self) -> bool {
-        self.links.iter().flatten().any(|link| !matches!(link.state(), LinkState::Down { .. }))
+        self.links().any(|link| !matches!(link.state(), LinkState::Down { .. }))
     }
 }
 
 /// A write under way.
 struct Writing {
     coordinator: Rc<Coordinator>,
+    /// The view that it is planned in: another one, once keys are placed otherwise.
+    view: Arc<View>,
     key: Key,
     mutation: Mutation,
     /// The same for every stamp of the write.
@@ -105,6 +122,8 @@ struct Writing {
     above: Version,
     quorum: Quorum,
     begun: Instant,
+    /// Since when keys were placed as they were when its record was first sent.
+    sent_in: Option<Epoch>,
     report: Option<oneshot::Sender<Outcome>>,
 }
 
@@ -124,22 +143,24 @@ enum Round {
         sent_at: Duration,
     },
     NotEnough(Unanswered),
+    /// Keys are placed otherwise since it began: the same record goes to the replicas of now.
+    Moved,
 }
 
 /// Replicas that have not answered yet, and those that failed.
 struct Unanswered {
     record: Record,
     calls: Calls<Write>,
-    failed: Vec<NodeIndex>,
-    unasked: Vec<NodeIndex>,
-    missing: Vec<(NodeIndex, Cause)>,
+    failed: Vec<Slot>,
+    unasked: Vec<Slot>,
+    missing: Vec<(Slot, Cause)>,
     confirmed: u16,
     is_sent: bool,
 }
 
 impl Unanswered {
     /// Notes a replica's answer.
-    fn note(&mut self, node: NodeIndex, answer: Write) {
+    fn note(&mut self, node: Slot, answer: Write) {
         let (cause, is_sent) = match answer {
             Write::Stored | Write::Superseded { .. } | Write::TooLate(_) | Write::Contested(_) => {
                 self.is_sent = true;
@@ -150,6 +171,7 @@ impl Unanswered {
                 self.missing.push((node, Cause::NotVoting));
                 return;
             }
+            Write::Moved => (Cause::Moved, true),
             Write::Refused(cause) => (cause, false),
             Write::Unknown(cause) => (cause, true),
         };
@@ -168,7 +190,7 @@ impl Writing {
         }
         let mut stamp = self.first_stamp();
         if stamp == Stamp::Asked
-            && let Err(error) = self.ask_newest(deadline).await
+            && let Err(error) = self.ask_first(deadline).await
         {
             return self.report(Err(error));
         }
@@ -180,10 +202,16 @@ impl Writing {
                 // The record of an earlier stamp was sent: its outcome is unknown, whatever this error says.
                 Ok(Err(_)) | Err(_) => break,
             };
-            let since = Since::now();
-            let round = self.round(version, stamp, deadline).await;
+            let (since, sent_at) = (Since::now(), self.coordinator.shared.clock.mono());
+            let mut round = self.round((version, stamp), sent_at, deadline).await;
+            while matches!(round, Round::Moved) {
+                self.view = self.coordinator.view();
+                round = self.round((version, stamp), sent_at, deadline).await;
+            }
             since.end(Wait::WriteReplicas);
             match round {
+                // Those were repeated.
+                Round::Moved => break,
                 Round::StampAgain => {
                     self.coordinator.shared.metrics.restamped.fetch_add(1, Ordering::Relaxed);
                     // The replicas' answers carry the versions that they hold, so asking them again would show nothing
@@ -213,6 +241,7 @@ impl Writing {
         coordinator.shared.metrics.ballots_of_plain.fetch_add(1, Ordering::Relaxed);
         let mut ballot = Ballot::of_plain(&coordinator, self.key.clone(), self.quorum, self.begun, deadline);
         (ballot.above, ballot.earlier, ballot.sent_at) = (self.above, vec![sent], Some(sent_at));
+        ballot.sent_in = self.sent_in;
         let change = Change::Set { mutation: self.mutation.clone(), expires: self.expires };
         let purpose = Purpose::Write { change, condition: None, operation: None };
         let outcome = match ballot.run(&purpose).await {
@@ -226,70 +255,108 @@ impl Writing {
 
     fn first_stamp(&self) -> Stamp {
         let coordinator = &self.coordinator;
-        let plan = coordinator.shared.cluster.plan(&self.key, self.quorum);
-        let all_answer = plan.replicas.iter().all(|node| coordinator.counts(*node));
+        let plan = self.view.plan(&self.key, self.quorum);
+        let all_answer = plan.route.targets().all(|node| coordinator.counts(node));
         if canary::is(Canary::RestampByOwnAck) || canary::is(Canary::SupersededUnasked) {
             return Stamp::Unasked;
         }
-        Stamp::first_for(self.quorum, all_answer)
+        Stamp::first_on(plan.route, self.quorum, all_answer)
     }
 
-    fn tally(&self, stamp: Stamp) -> WriteTally {
+    /// Whether its record was sent while keys were placed otherwise: a replica may have it.
+    fn was_sent(&self) -> bool {
+        self.sent_in.is_some_and(|epoch| epoch != self.view.placed_since())
+    }
+
+    fn tally<'r>(&self, plan: &Plan<'r>, stamp: Stamp) -> PerList<'r, WriteTally> {
         if canary::is(Canary::RestampByOwnAck) {
-            return WriteTally::with_visible_from(self.quorum, Stamp::Unasked, self.quorum.ack());
+            let tally = WriteTally::with_visible_from(self.quorum, Stamp::Unasked, self.quorum.ack());
+            return PerList::new(plan.route, tally);
         }
-        WriteTally::new(self.quorum, if canary::is(Canary::SupersededUnasked) { Stamp::Asked } else { stamp })
+        let stamp = if canary::is(Canary::SupersededUnasked) { Stamp::Asked } else { stamp };
+        let mut tally = PerList::of_write(plan.route, self.quorum, stamp);
+        if self.was_sent() {
+            tally.sent_earlier();
+        }
+        tally
+    }
+
+    /// Asks the replicas which version this write must exceed.
+    ///
+    /// # Errors
+    /// As for [`Self::ask_newest`].
+    async fn ask_first(&mut self, deadline: Instant) -> Result<(), CoordinatorError> {
+        while !self.ask_newest(deadline).await? {
+            self.view = self.coordinator.view();
+        }
+        Ok(())
     }
 
     /// Asks the replicas which version this write must exceed, until `ack` have answered: every later stamp exceeds it.
+    /// Returns false if keys are placed otherwise meanwhile: then the replicas of now are to be asked.
     ///
     /// # Errors
     /// [`CoordinatorError::NotEnoughReplicas`] when fewer answer before `deadline`. Nothing was written.
-    async fn ask_newest(&mut self, deadline: Instant) -> Result<(), CoordinatorError> {
+    async fn ask_newest(&mut self, deadline: Instant) -> Result<bool, CoordinatorError> {
         let shared = &self.coordinator.shared;
         shared.metrics.asked_first.fetch_add(1, Ordering::Relaxed);
-        let plan = shared.cluster.plan(&self.key, self.quorum);
+        let view = Arc::clone(&self.view);
+        let plan = view.plan(&self.key, self.quorum);
         let timeout = deadline.saturating_duration_since(Instant::now());
         let mut calls = Calls::new();
-        for node in plan.replicas {
-            calls.push(*node, self.coordinator.ask_newest(*node, &self.key, timeout));
+        for node in plan.route.targets() {
+            calls.push(node, self.coordinator.ask_newest(node, &self.key, (plan.epoch, timeout)));
         }
-        let mut tally = Tally::new(self.quorum);
+        let mut tally = PerList::of_quorum(plan.route, self.quorum);
         let mut missing = Vec::new();
         // Even if too few can still answer, wait for the others: the error says which replicas did not.
         while tally.verdict() != Verdict::Reached {
             match tokio::time::timeout_at(deadline, calls.next()).await {
-                Ok(Some((_, Ok(newest)))) => {
+                Ok(Some((node, Ok(newest)))) => {
                     self.above = self.above.max(newest);
-                    tally.confirm();
+                    tally.count(node, Tally::confirm);
                 }
+                Ok(Some((_, Err(cause)))) if cause.is_moved() => return Ok(false),
                 Ok(Some((node, Err(cause)))) if cause.is_too_early() => {
-                    calls.push(node, self.coordinator.ask_newest_later(node, &self.key, deadline));
+                    calls.push(
+                        node,
+                        self.coordinator.ask_newest_later(node, &self.key, (plan.epoch, deadline)),
+                    );
                 }
                 Ok(Some((node, Err(cause)))) => {
                     missing.push((node, cause));
-                    tally.fail();
+                    tally.count(node, Tally::fail);
                 }
                 Ok(None) | Err(_) => break,
             }
         }
         if tally.verdict() == Verdict::Reached {
-            return Ok(());
+            return Ok(true);
         }
         Err(self.not_enough(missing, calls.nodes(), tally.confirmed(), false))
     }
 
     /// Writes under one stamp until its outcome is known.
-    async fn round(&mut self, version: Version, stamp: Stamp, deadline: Instant) -> Round {
+    ///
+    /// The record was first sent at `begun`, on the monotonic clock.
+    async fn round(
+        &mut self,
+        (version, stamp): (Version, Stamp),
+        begun: Duration,
+        deadline: Instant,
+    ) -> Round {
         let shared = &self.coordinator.shared;
-        let plan = shared.cluster.plan(&self.key, self.quorum);
+        let view = Arc::clone(&self.view);
+        let plan = view.plan(&self.key, self.quorum);
         let expires = match self.expires {
             Some(_) if canary::is(Canary::TtlFromVersion) => self.mutation.expires(version.millis()),
             expires => expires,
         };
-        let record = self.mutation.record(version, self.quorum.from(), expires);
-        let mut unasked: Vec<NodeIndex> = self.coordinator.by_readiness(plan.partition, plan.replicas);
+        let record = self.mutation.record(version, shared.stored_from(self.quorum), expires);
+        let mut unasked: Vec<Slot> =
+            self.coordinator.by_readiness(plan.partition, &plan.route.targets().collect::<Vec<_>>());
         let at_once = match shared.settings.fanout {
+            _ if plan.route.is_joint() => unasked.len(),
             Fanout::Parallel => unasked.len(),
             Fanout::Sequential => usize::from(self.quorum.ack()),
         };
@@ -300,13 +367,13 @@ impl Writing {
             unasked: unasked.split_off(at_once.min(unasked.len())),
             missing: Vec::new(),
             confirmed: 0,
-            is_sent: false,
+            is_sent: self.was_sent(),
         };
-        let begun = shared.clock.mono();
+        self.sent_in.get_or_insert(plan.epoch);
         for node in unasked {
             self.ask(node, &mut rest, deadline);
         }
-        let mut tally = self.tally(stamp);
+        let mut tally = self.tally(&plan, stamp);
         loop {
             rest.confirmed = tally.confirmed();
             match tally.verdict() {
@@ -327,21 +394,27 @@ impl Writing {
             match answer {
                 Err(_) => return Round::NotEnough(rest),
                 Ok(Some((node, answer))) => {
+                    let mut count = |answer: &dyn Fn(&mut WriteTally)| tally.count(node, answer);
                     match &answer {
-                        Write::Stored => tally.stored(),
+                        Write::Stored => count(&WriteTally::stored),
                         // No replica can have held the record before this round began.
                         Write::Superseded { by, memory } => {
                             let age = shared.clock.mono().saturating_sub(begun);
-                            tally.superseded(*by, age <= *memory);
+                            count(&|tally| tally.superseded(*by, age <= *memory));
                         }
-                        Write::TooLate(upto) => tally.too_late(*upto),
-                        Write::Contested(by) if canary::is(Canary::RestampContested) => tally.too_late(*by),
-                        Write::Contested(by) => tally.contested(*by),
+                        Write::TooLate(upto) => count(&|tally| tally.too_late(*upto)),
+                        Write::Contested(by) if canary::is(Canary::RestampContested) => {
+                            count(&|tally| tally.too_late(*by));
+                        }
+                        Write::Contested(by) => count(&|tally| tally.contested(*by)),
                         Write::Refused(_) | Write::Unknown(_) if canary::is(Canary::HintCountsAsAck) => {
-                            tally.stored();
+                            count(&WriteTally::stored);
                         }
-                        Write::Refused(_) => tally.refused(),
-                        Write::Uncounted | Write::Unknown(_) => tally.unknown(),
+                        // It may have been sent the record in an earlier epoch.
+                        Write::Refused(_) if self.was_sent() => count(&WriteTally::unknown),
+                        Write::Refused(_) => count(&WriteTally::refused),
+                        Write::Uncounted | Write::Unknown(_) => count(&WriteTally::unknown),
+                        Write::Moved => return Round::Moved,
                     }
                     rest.note(node, answer);
                     if tally.verdict() == WriteVerdict::Pending && rest.calls.is_empty() {
@@ -359,9 +432,10 @@ impl Writing {
         }
     }
 
-    fn ask(&self, node: NodeIndex, rest: &mut Unanswered, deadline: Instant) {
+    fn ask(&self, node: Slot, rest: &mut Unanswered, deadline: Instant) {
         let timeout = deadline.saturating_duration_since(Instant::now());
-        let call = self.coordinator.ask_apply(node, &self.key, &rest.record, ApplyKind::Write, timeout);
+        let when = (self.view.placed_since(), timeout);
+        let call = self.coordinator.ask_apply(node, &self.key, &rest.record, ApplyKind::Write, when);
         rest.calls.push(node, call);
     }
 
@@ -403,8 +477,8 @@ impl Writing {
     /// The error of a write that found too few replicas: `missing` failed, `silent` have not answered.
     fn not_enough(
         &self,
-        mut missing: Vec<(NodeIndex, Cause)>,
-        silent: impl Iterator<Item = NodeIndex>,
+        mut missing: Vec<(Slot, Cause)>,
+        silent: impl Iterator<Item = Slot>,
         confirmed: u16,
         is_sent: bool,
     ) -> CoordinatorError {
@@ -437,7 +511,7 @@ impl Writing {
 impl Coordinator {
     /// Keeps `record` as a hint for a replica that missed it. If the hint cannot be kept, anti-entropy must find the
     /// difference.
-    pub(super) async fn keep_hint(&self, node: NodeIndex, partition: Partition, key: &Key, record: &Record) {
+    pub(super) async fn keep_hint(&self, node: Slot, partition: Partition, key: &Key, record: &Record) {
         let shared = &self.shared;
         if node == shared.cluster.me() {
             return;

@@ -5,7 +5,7 @@
 
 use super::connection::{Connection, Origin};
 use super::error::Failure;
-use super::handler::Desk;
+use super::handler::ThreadState;
 use super::local;
 use super::routes::Path;
 use super::target::{self, TargetError};
@@ -26,7 +26,7 @@ use std::time::Duration;
 /// # Errors
 /// 401 or 403 where it is not; 400 for a target whose keys cannot be read.
 pub(super) fn check<B>(
-    desk: &Desk,
+    state: &ThreadState,
     connection: &Connection,
     request: &Request<B>,
     path: Path,
@@ -34,9 +34,9 @@ pub(super) fn check<B>(
     // A method that the path does not have is refused there.
     let Some(need) = path.need(request.method()) else { return Ok(()) };
     let is_administered = need == Need::Right(Right::Admin);
-    let allowed = judge(desk, connection, request, path, need);
+    let allowed = judge(state, connection, request, path, need);
     connection.charge_to(allowed.as_ref().ok().cloned().flatten());
-    let service = &desk.service;
+    let service = &state.service;
     let audit = service.security.audit();
     // To ask for too much is no attempt to do what is not allowed, and there may be very many such requests.
     let is_over = matches!(allowed, Err(NotAllowed::Refused(Refusal::OverLimit { .. })));
@@ -72,7 +72,7 @@ pub(super) fn check<B>(
 
 /// The token that allows the request; none where none is needed.
 fn judge<B>(
-    desk: &Desk,
+    state: &ThreadState,
     connection: &Connection,
     request: &Request<B>,
     path: Path,
@@ -81,13 +81,13 @@ fn judge<B>(
     if connection.origin() == Origin::AdminSocket && is_of_node(need) {
         return Ok(None);
     }
-    let security = &desk.service.security;
+    let security = &state.service.security;
     let mode = security.mode();
     let judged = match (mode, need) {
         (AuthMode::Off, _) | (_, Need::Nothing) => Ok(None),
-        _ => judge_token(desk, connection, request, path, need),
+        _ => judge_token(state, connection, request, path, need),
     };
-    let now = desk.service.clock.mono();
+    let now = state.service.clock.mono();
     if let Err(NotAllowed::Refused(refusal)) = &judged {
         security.note(refusal, now);
     }
@@ -97,7 +97,7 @@ fn judge<B>(
         judged => judged.unwrap_or(None),
     };
     if need == Need::Right(Right::Admin) {
-        check_site(desk, connection, request).map_err(NotAllowed::Elsewhere)?;
+        check_site(state, connection, request).map_err(NotAllowed::Elsewhere)?;
     }
     if request.method() == Method::POST && matches!(path, Path::Entity | Path::Batch) {
         let page = local::check_page(request.headers(), host_of(request));
@@ -114,15 +114,15 @@ fn judge<B>(
 
 /// Refuses requests to paths about the node itself that web pages of other sites made. Without tokens, also those of other
 /// machines and proxies: where a request comes from is then all that there is to judge.
-fn check_site<B>(desk: &Desk, connection: &Connection, request: &Request<B>) -> Result<(), Failure> {
-    let is_judged = desk.service.security.mode() == AuthMode::On;
+fn check_site<B>(state: &ThreadState, connection: &Connection, request: &Request<B>) -> Result<(), Failure> {
+    let is_judged = state.service.security.mode() == AuthMode::On;
     if !is_judged && matches!(connection.origin(), Origin::Network(_)) {
         return Err(Failure::not_local());
     }
     let host = host_of(request);
-    let own = desk.service.facts.own_host.as_ref();
+    let own = state.service.facts.own_host.as_ref();
     // A page of another member is no foreign page where it may read.
-    let is_of_member = desk.service.facts.pages.reader(request).is_some();
+    let is_of_member = state.service.facts.pages.reader(request).is_some();
     let mut checked = local::check_site(request.headers(), host, own, connection.scheme(), is_of_member);
     if !is_judged {
         checked = checked.and_then(|()| local::check_proxy(request.headers()));
@@ -150,11 +150,11 @@ pub(super) struct LineJudge {
 
 impl LineJudge {
     /// Judges the lines of a request with these `headers`.
-    pub(super) fn of(desk: &Desk, connection: &Connection, headers: &HeaderMap) -> Self {
-        let security = Arc::clone(&desk.service.security);
-        let (mut tokens, now) = (security.view(), desk.service.clock.wall());
+    pub(super) fn of(state: &ThreadState, connection: &Connection, headers: &HeaderMap) -> Self {
+        let security = Arc::clone(&state.service.security);
+        let (mut tokens, now) = (security.view(), state.service.clock.wall());
         // Also on the socket for administration, where the request itself needs none: keys need their token there, too.
-        let token = authenticate(desk, connection, headers, tokens.current(), now);
+        let token = authenticate(state, connection, headers, tokens.current(), now);
         let token = token.map(|entry| Arc::clone(&entry.id));
         Self { security, tokens, token, client: connection.origin().client() }
     }
@@ -221,15 +221,15 @@ impl From<Refusal> for NotAllowed {
 }
 
 fn judge_token<B>(
-    desk: &Desk,
+    state: &ThreadState,
     connection: &Connection,
     request: &Request<B>,
     path: Path,
     need: Need,
 ) -> Result<Option<User>, NotAllowed> {
-    let now = desk.service.clock.wall();
-    let mut tokens = desk.tokens.borrow_mut();
-    let entry = authenticate(desk, connection, request.headers(), tokens.current(), now)?;
+    let now = state.service.clock.wall();
+    let mut tokens = state.tokens.borrow_mut();
+    let entry = authenticate(state, connection, request.headers(), tokens.current(), now)?;
     if let Need::Right(right) = need {
         let asked = Asked::of(path, request.uri().query()).map_err(NotAllowed::Unreadable)?;
         security::authorize(entry, right, asked.scope(), now)?;
@@ -240,13 +240,13 @@ fn judge_token<B>(
 
 /// The token of `tokens` that a request's headers or its connection prove.
 fn authenticate<'a>(
-    desk: &Desk,
+    state: &ThreadState,
     connection: &Connection,
     headers: &HeaderMap,
     tokens: &'a TokenTable,
     now: UnixMillis,
 ) -> Result<&'a TokenEntry, Refusal> {
-    let credentials = match (credentials(headers), certified(desk, connection, now)) {
+    let credentials = match (credentials(headers), certified(state, connection, now)) {
         // What a request says itself counts more than who has connected.
         (Credentials::Absent, Some(shown)) => Credentials::Certificate(&shown.names),
         (credentials, _) => credentials,
@@ -255,8 +255,8 @@ fn authenticate<'a>(
 }
 
 /// The certificate that the client showed, if an authority of clients vouches for it.
-fn certified<'a>(desk: &Desk, connection: &'a Connection, now: UnixMillis) -> Option<&'a Shown> {
-    let (tls, shown) = desk.service.tls.as_ref().zip(connection.shown())?;
+fn certified<'a>(state: &ThreadState, connection: &'a Connection, now: UnixMillis) -> Option<&'a Shown> {
+    let (tls, shown) = state.service.tls.as_ref().zip(connection.shown())?;
     tls.roles(shown, now).client.then_some(shown)
 }
 
@@ -308,11 +308,15 @@ impl Asked {
             | Path::Repair
             | Path::Cut
             | Path::CutRecords
+            | Path::Restore
             | Path::OpenApi
             | Path::Profile
             | Path::Workers
             | Path::Settings
             | Path::Cluster
+            | Path::ClusterPlan
+            | Path::ClusterApply
+            | Path::ClusterCancel
             | Path::ConsoleProfile
             | Path::WorkerPause
             | Path::WorkerResume => Self::Node,
@@ -412,9 +416,10 @@ mod tests {
                       GET /v0/peer nothing, GET /v0/topology token, \
                       HEAD /v0/topology token, GET /v0/explain read, HEAD /v0/explain read, GET /v0/converged token, \
                       HEAD /v0/converged token, POST /admin/repair admin, GET /admin/cut admin, POST /admin/cut admin, \
-                      GET /admin/cut/records admin, GET /openapi.json token, \
+                      GET /admin/cut/records admin, PUT /admin/entity admin, GET /openapi.json token, \
                       HEAD /openapi.json token, GET /debug/profile admin, GET /admin/workers admin, \
                       HEAD /admin/workers admin, GET /admin/settings admin, HEAD /admin/settings admin, GET /admin/cluster admin, HEAD /admin/cluster admin, \
+                      POST /admin/cluster/plan admin, POST /admin/cluster/apply admin, POST /admin/cluster/cancel admin, \
                       GET / nothing, HEAD / nothing, GET /console nothing, HEAD /console nothing, \
                       GET /console/console.js nothing, HEAD /console/console.js nothing, \
                       GET /console/console.css nothing, HEAD /console/console.css nothing, \

@@ -11,9 +11,10 @@ use super::body::{self, Cut, ReplyBody, Reserved, read_value};
 use super::by_token::User;
 use super::connection::Connection;
 use super::error::Failure;
-use super::handler::{self, Desk, Service};
+use super::handler::{Service, ThreadState};
 use super::target;
 use super::turns::{NoTurn, Turns};
+use super::values;
 use crate::coordinator::Coordinator;
 use crate::metrics::{Operation, ThreadMetrics};
 use bytes::Bytes;
@@ -39,7 +40,7 @@ const ANSWERS_AHEAD: usize = 4;
 
 /// Carries out a batch.
 pub(super) async fn batch<B>(
-    desk: &Desk,
+    state: &ThreadState,
     connection: &Connection,
     request: Request<B>,
 ) -> Result<Response<ReplyBody>, Failure>
@@ -51,13 +52,13 @@ where
         // Without chunks a client could not tell a complete answer from a truncated one.
         return Err(Failure::malformed("a batch needs HTTP/1.1"));
     }
-    let coordinator = Rc::clone(desk.coordinator()?);
-    let judge = LineJudge::of(desk, connection, request.headers());
+    let coordinator = Rc::clone(state.coordinator()?);
+    let judge = LineJudge::of(state, connection, request.headers());
     let announced = body::announced(request.headers())?;
     if announced.is_some_and(|length| length > BATCH_BYTES_MAX) {
         return Err(Failure::long_batch(BATCH_BYTES_MAX, LINES_LEN_MAX));
     }
-    let (is_lost, budget) = (|| connection.is_lost(), &desk.service.body_budget);
+    let (is_lost, budget) = (|| connection.is_lost(), &state.service.body_budget);
     let reading =
         read_value(request.into_body(), announced, BATCH_BYTES_MAX, budget, is_lost, async || Ok(()));
     let (body, reserved) = reading.await.map_err(|failure| match failure.status() {
@@ -68,8 +69,8 @@ where
         return Err(Failure::long_batch(BATCH_BYTES_MAX, LINES_LEN_MAX));
     }
     let (sender, answers) = mpsc::channel(ANSWERS_AHEAD);
-    let (service, metrics) = (Arc::clone(&desk.service), Arc::clone(&desk.metrics));
-    let (user, turns) = (connection.user(), Rc::clone(&desk.turns));
+    let (service, metrics) = (Arc::clone(&state.service), Arc::clone(&state.metrics));
+    let (user, turns) = (connection.user(), Rc::clone(&state.turns));
     let run = Run { service, metrics, coordinator, user, turns, judge };
     tokio::task::spawn_local(async move {
         run.all(&body, sender).await;
@@ -221,7 +222,7 @@ async fn run(
 ) -> Result<Answer, Failure> {
     // A large value waits for its turn, as that of a PUT does.
     let wait = coordinator.request_timeout();
-    let _turn = handler::admit(user.clone(), service, line.value_bytes(), wait).await?;
+    let _turn = values::admit(user.clone(), service, line.value_bytes(), wait).await?;
     // And every line for that of a request of its token.
     if user.is_some() {
         turns.take(user).await.map_err(|NoTurn| Failure::no_turn())?;

@@ -19,6 +19,8 @@ use std::time::Duration;
 const FRAME_BYTES_MAX: usize = 64 << 10;
 /// How many bytes an upload reserves from the budget at a time.
 const CHUNKED_RESERVE_BYTES: u64 = 64 << 10;
+/// Values below this size are copied out of the buffer of their connection, which has 8 KiB.
+const COPIED_BYTES_MAX: u64 = 1 << 10;
 
 /// The most bytes of an unread body that are read and dropped to keep the connection; with more left, it is closed.
 const DISCARD_BYTES_MAX: u64 = 64 << 10;
@@ -327,8 +329,9 @@ where
             turn().await?;
         }
         if first.is_empty() && whole.is_empty() {
-            // Most values come in one piece, which then is not copied.
-            first = data;
+            // Most values come in one piece, which then is not copied, unless it is a small part of the buffer that it came
+            // in: the connection uses that again for its next request.
+            first = if length < COPIED_BYTES_MAX { Bytes::copy_from_slice(&data) } else { data };
             continue;
         }
         if whole.is_empty() {

@@ -105,6 +105,8 @@ pub struct Connection {
     scanner: RefCell<HeadScanner>,
     /// Requests handed to the handler whose answers have not begun.
     in_flight: Cell<u32>,
+    /// Whether a request has been handed to the handler, and hyper has not asked for the next one's bytes since.
+    is_answering: Cell<bool>,
     /// The deadline for the next event, in ticks; `u64::MAX` for no bound.
     due: Cell<u64>,
     head_begun: Cell<bool>,
@@ -147,6 +149,7 @@ impl Watchdog {
             is_spare,
             scanner: RefCell::default(),
             in_flight: Cell::new(0),
+            is_answering: Cell::new(false),
             due: Cell::new(u64::MAX),
             head_begun: Cell::new(false),
             body: Cell::new(None),
@@ -261,7 +264,20 @@ impl Connection {
     /// Begins a request: takes the verdict on its head.
     pub fn begin_request(&self) -> Option<HeadVerdict> {
         self.in_flight.set(self.in_flight.get() + 1);
+        self.is_answering.set(true);
         self.scanner.borrow_mut().take()
+    }
+
+    /// Whether its client has sent a whole request, and its answer is under way.
+    fn is_waiting_for_answer(&self) -> bool {
+        self.is_answering.get() && self.scanner.borrow().is_between_requests()
+    }
+
+    /// Notes that hyper reads: after the last byte of a request it does so only once the answer is complete.
+    fn note_read(&self) {
+        if self.scanner.borrow().is_between_requests() {
+            self.is_answering.set(false);
+        }
     }
 
     /// Whether its client has sent anything.
@@ -397,8 +413,12 @@ fn ticks_of(wait: Duration) -> u64 {
     u64::try_from(ticks).unwrap_or(u64::MAX >> 2).min(u64::MAX >> 2) + 1
 }
 
-/// The slot to which a connection's stream is returned when hyper is done with it.
-pub type Returned<S> = Rc<RefCell<Option<S>>>;
+/// The slot to which a connection's stream is returned when hyper is done with it, with bytes of the client that hyper has
+/// not taken.
+pub type Returned<S> = Rc<RefCell<Option<(S, Bytes)>>>;
+
+/// The most bytes that are read from a client while it waits for its answer.
+const AHEAD_BYTES_MAX: usize = 256;
 
 /// A connection's stream under the watchdog's control. Dropping it returns the stream.
 pub struct Guarded<S> {
@@ -407,12 +427,14 @@ pub struct Guarded<S> {
     connection: Rc<Connection>,
     /// The unwritten rest of our answer, which replaces one that hyper gave without a body.
     substitute: Option<Bytes>,
+    /// Bytes that came while an answer was under way: the beginning of the next request.
+    ahead: Bytes,
 }
 
 impl<S> Guarded<S> {
     /// Guards `stream`, which is put into `returned` when the guard is dropped.
     pub fn new(stream: S, returned: Returned<S>, connection: Rc<Connection>) -> Self {
-        Self { stream: Some(stream), returned, connection, substitute: None }
+        Self { stream: Some(stream), returned, connection, substitute: None, ahead: Bytes::new() }
     }
 }
 
@@ -425,7 +447,35 @@ impl<S: Unpin> Guarded<S> {
 
 impl<S> Drop for Guarded<S> {
     fn drop(&mut self) {
-        *self.returned.borrow_mut() = self.stream.take();
+        *self.returned.borrow_mut() =
+            self.stream.take().map(|stream| (stream, std::mem::take(&mut self.ahead)));
+    }
+}
+
+impl<S: AsyncRead + Unpin> Guarded<S> {
+    /// Notices a client that leaves while its answer is under way, so that nothing more is done for it.
+    ///
+    /// hyper would notice it as well, by a read into its own buffer. At that time the request still holds that buffer, so
+    /// hyper would allocate another 8 KiB for each request (`half_close` in `server` stops it). This reads a few bytes of
+    /// the stack instead.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::UnexpectedEof`] if the client has left; the errors of reading.
+    fn notice_leaving(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        if !self.connection.is_waiting_for_answer() || !self.ahead.is_empty() {
+            return Ok(());
+        }
+        let mut bytes = [0; AHEAD_BYTES_MAX];
+        let mut buf = ReadBuf::new(&mut bytes);
+        match self.stream()?.poll_read(cx, &mut buf) {
+            Poll::Pending => Ok(()),
+            Poll::Ready(Err(error)) => Err(error),
+            Poll::Ready(Ok(())) if buf.filled().is_empty() => Err(io::ErrorKind::UnexpectedEof.into()),
+            Poll::Ready(Ok(())) => {
+                self.ahead = Bytes::copy_from_slice(buf.filled());
+                Ok(())
+            }
+        }
     }
 }
 
@@ -436,7 +486,14 @@ impl<S: AsyncRead + Unpin> AsyncRead for Guarded<S> {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
-        let polled = self.stream()?.poll_read(cx, buf);
+        self.connection.note_read();
+        let polled = if self.ahead.is_empty() {
+            self.stream()?.poll_read(cx, buf)
+        } else {
+            let count = self.ahead.len().min(buf.remaining());
+            buf.put_slice(&self.ahead.split_to(count));
+            Poll::Ready(Ok(()))
+        };
         if let Some(bytes) = buf.filled_mut().get_mut(before..)
             && !bytes.is_empty()
         {
@@ -467,7 +524,7 @@ impl<S: AsyncWrite + Unpin> Guarded<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Guarded<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Guarded<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         if self.substitute.is_none()
             && let Some(answer) = super::error::substitute_for(buf, self.connection.is_lost())
@@ -497,6 +554,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Guarded<S> {
                 if polled.is_pending() {
                     self.connection.expect_taking();
                 }
+                // hyper calls this last, whenever it has done what it can for now.
+                self.notice_leaving(cx)?;
                 polled
             }
             other => other,
@@ -508,5 +567,72 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Guarded<S> {
             Poll::Ready(Ok(())) => self.stream()?.poll_shutdown(cx),
             other => other,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::SystemClock;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+
+    /// A connection whose client has sent a whole request that is being answered, and the client.
+    async fn answering() -> (Guarded<DuplexStream>, DuplexStream) {
+        let wait = Duration::from_secs(1);
+        let waits = Waits { head: wait, body: wait, idle: wait, write: wait };
+        let watchdog = Watchdog::new(waits, Arc::new(SystemClock::new()), Arc::default());
+        let connection = watchdog.connect(Origin::AdminSocket, false);
+        let (mut client, stream) = tokio::io::duplex(4096);
+        let mut guarded = Guarded::new(stream, Returned::default(), Rc::clone(&connection));
+        client.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
+        let mut head = [0; 18];
+        guarded.read_exact(&mut head).await.unwrap();
+        connection.begin_request();
+        (guarded, client)
+    }
+
+    /// A client that leaves while it is answered is noticed, also one that says so with a half of its connection.
+    #[tokio::test]
+    async fn leaving_clients_are_noticed() {
+        let (mut guarded, client) = answering().await;
+        guarded.flush().await.unwrap();
+        drop(client);
+        assert_eq!(guarded.flush().await.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+        let (mut guarded, mut client) = answering().await;
+        client.shutdown().await.unwrap();
+        assert_eq!(guarded.flush().await.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+    }
+
+    /// The next request may begin to come, and its client leave, before the answer is complete: no byte of it is lost, and
+    /// what hyper has not taken comes back with the stream.
+    #[tokio::test]
+    async fn bytes_that_come_early_are_kept() {
+        let (mut guarded, mut client) = answering().await;
+        let next: Vec<u8> = (b'a'..=b'z').cycle().take(2 * AHEAD_BYTES_MAX).collect();
+        client.write_all(&next).await.unwrap();
+        drop(client);
+        for _ in 0..3 {
+            guarded.flush().await.unwrap();
+        }
+        let mut read = vec![0; AHEAD_BYTES_MAX - 1];
+        guarded.read_exact(&mut read).await.unwrap();
+        let returned = Rc::clone(&guarded.returned);
+        drop(guarded);
+        let (mut stream, ahead) = returned.borrow_mut().take().unwrap();
+        read.extend_from_slice(&ahead);
+        stream.read_to_end(&mut read).await.unwrap();
+        assert_eq!(read, next);
+    }
+
+    /// A connection between two requests is not read ahead: hyper waits for the next one itself.
+    #[tokio::test]
+    async fn only_answers_are_watched() {
+        let (mut guarded, mut client) = answering().await;
+        client.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
+        let mut head = [0; 18];
+        guarded.read_exact(&mut head).await.unwrap();
+        drop(client);
+        guarded.flush().await.unwrap();
+        assert!(guarded.ahead.is_empty());
     }
 }

@@ -28,7 +28,7 @@ pub(super) fn render(shared: &Shared, query: &ConvergedQuery) -> String {
         "leader": shared.cluster.url_of(shown.leader),
         "held_by": held_by(shared, &shown),
         "floor": {
-            "settled": millis(floor.settled),
+            "agreed": millis(floor.agreed),
             "sealed": millis(floor.sealed),
             "purged": millis(floor.purged),
         },

@@ -6,18 +6,18 @@
 
 use super::body::ReplyBody;
 use super::error::Failure;
-use super::handler::Desk;
+use super::handler::ThreadState;
 use super::instant;
 use super::range::{RangeBody, RangeFormat, RangeSource, Reader};
 use super::target::{TargetError, digits, parameters, parse_key, set, unknown};
 use crate::coordinator::{CoordinatorError, CutError, Shared};
-use crate::replica::{CutReader, CutStep, CutView};
+use crate::replica::{CutReader, CutStep, CutView, ReplicaError};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::{BufMut, Bytes, BytesMut};
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Request, Response};
-use kvorum_core::{Key, NodeIndex, Record, Value};
+use kvorum_core::{Key, Record, Slot, Value};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -74,10 +74,13 @@ pub(super) struct RecordsQuery {
     sources: Option<Vec<u16>>,
     /// A bit for each partition, the highest bit of the first byte first; `None` for all.
     partitions: Option<Vec<u8>>,
+    /// The caller has the values of versions up to this timestamp.
+    known: u64,
 }
 
 pub(super) fn parse_records(query: Option<&str>) -> Result<RecordsQuery, TargetError> {
     let (mut cut, mut start, mut end, mut sources, mut partitions) = (None, None, None, None, None);
+    let mut known = None;
     for parameter in parameters(query) {
         let (name, value) = parameter?;
         match &*name {
@@ -99,12 +102,13 @@ pub(super) fn parse_records(query: Option<&str>) -> Result<RecordsQuery, TargetE
                 let bits = bits_of(&value).ok_or(TargetError::BadValue { name: "partitions", allowed })?;
                 set(&mut partitions, "partitions", bits)?;
             }
-            _ => return Err(unknown(&name, "cut, start, end, sources, partitions")),
+            b"known" => set(&mut known, "known", parse_stamp("known", &value)?)?,
+            _ => return Err(unknown(&name, "cut, start, end, sources, partitions, known")),
         }
     }
     let cut = cut.ok_or(TargetError::Missing { name: "cut" })?;
     let start = start.ok_or(TargetError::Missing { name: "start" })?;
-    Ok(RecordsQuery { cut, start, end, sources, partitions })
+    Ok(RecordsQuery { cut, start, end, sources, partitions, known: known.unwrap_or(0) })
 }
 
 fn bits_of(value: &[u8]) -> Option<Vec<u8>> {
@@ -117,9 +121,12 @@ fn bits_of(value: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// Takes a step, and answers with the state of the cut.
-pub(super) async fn order<B>(desk: &Desk, request: &Request<B>) -> Result<Response<ReplyBody>, Failure> {
+pub(super) async fn order<B>(
+    state: &ThreadState,
+    request: &Request<B>,
+) -> Result<Response<ReplyBody>, Failure> {
     let step = parse_step(request.uri().query())?;
-    let shared = Arc::clone(desk.coordinator()?.shared());
+    let shared = Arc::clone(state.coordinator()?.shared());
     shared.take_cut_step(step).await.map_err(|error| match error {
         CutError::Reached => Failure::cut("the timestamp has been reached here: choose a later one"),
         CutError::ClockOff => {
@@ -128,6 +135,7 @@ pub(super) async fn order<B>(desk: &Desk, request: &Request<B>) -> Result<Respon
         CutError::NotVoting => Failure::cut("this node does not vote: its records are not complete"),
         CutError::Busy => Failure::cut("another backup has a cut open here: wait until it has ended"),
         CutError::Gone => Failure::cut(GONE),
+        CutError::Replica(ReplicaError::TooFarAhead(error)) => Failure::too_far_ahead(&error),
         CutError::Replica(error) => CoordinatorError::from(error).into(),
     })?;
     Ok(answer(&shared))
@@ -136,9 +144,9 @@ pub(super) async fn order<B>(desk: &Desk, request: &Request<B>) -> Result<Respon
 const GONE: &str = "this cut is not here: the node was started again since, or has dropped it";
 
 /// Shows the cut that is kept.
-pub(super) fn show<B>(desk: &Desk, request: &Request<B>) -> Result<Response<ReplyBody>, Failure> {
+pub(super) fn show<B>(state: &ThreadState, request: &Request<B>) -> Result<Response<ReplyBody>, Failure> {
     super::target::parse_nothing(request.uri().query())?;
-    Ok(answer(desk.coordinator()?.shared()))
+    Ok(answer(state.coordinator()?.shared()))
 }
 
 fn answer(shared: &Shared) -> Response<ReplyBody> {
@@ -163,24 +171,27 @@ fn answer(shared: &Shared) -> Response<ReplyBody> {
 }
 
 /// Streams the records of a closed cut as lines of JSON.
-pub(super) async fn records<B>(desk: &Desk, request: &Request<B>) -> Result<Response<ReplyBody>, Failure> {
-    let RecordsQuery { cut, start, end, sources, partitions } = parse_records(request.uri().query())?;
+pub(super) async fn records<B>(
+    state: &ThreadState,
+    request: &Request<B>,
+) -> Result<Response<ReplyBody>, Failure> {
+    let RecordsQuery { cut, start, end, sources, partitions, known } = parse_records(request.uri().query())?;
     if request.version() != http::Version::HTTP_11 {
         return Err(Failure::malformed("a range needs HTTP/1.1"));
     }
-    let shared = Arc::clone(desk.coordinator()?.shared());
+    let shared = Arc::clone(state.coordinator()?.shared());
     let reader = shared.replica.scan_cut(cut, start, end).await.map_err(CoordinatorError::from)?;
     let reader = reader.ok_or_else(|| Failure::cut(GONE))?;
     let now = shared.clock.wall();
-    let reader = CutRows { shared, reader, sources, partitions };
+    let reader = CutRows { shared, reader, sources, partitions, known };
     let source = RangeSource {
         reader: Reader::Cut(Box::new(reader)),
         now,
         limit: None,
         format: RangeFormat::Ndjson,
-        timeout: desk.service.limits.range_timeout,
+        timeout: state.service.limits.range_timeout,
     };
-    let body = RangeBody::start(source, Arc::clone(&desk.metrics));
+    let body = RangeBody::start(source, Arc::clone(&state.metrics));
     let mut response = Response::new(ReplyBody::Range(body));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"));
     Ok(response)
@@ -192,6 +203,7 @@ pub struct CutRows {
     reader: CutReader,
     sources: Option<Vec<u16>>,
     partitions: Option<Vec<u8>>,
+    known: u64,
 }
 
 impl CutRows {
@@ -215,8 +227,10 @@ impl CutRows {
                 continue;
             }
             let me = self.shared.cluster.me();
-            let list = self.shared.cluster.preference_list(partition);
+            let view = self.shared.cluster.view();
+            let list = view.preference_list(partition);
             let sends_value = self.sources.as_ref().is_none_or(|sources| sender(list, sources) == Some(me));
+            let sends_value = sends_value && record.version.clock() > self.known;
             render(&mut lines, &key, &record, sends_value);
             rendered.push(lines.split().freeze());
         }
@@ -230,7 +244,7 @@ fn is_wanted(bits: &[u8], partition: u16) -> bool {
 }
 
 /// The node that sends the values of a partition: its best replica among `sources`.
-fn sender(list: &[NodeIndex], sources: &[u16]) -> Option<NodeIndex> {
+fn sender(list: &[Slot], sources: &[u16]) -> Option<Slot> {
     list.iter().find(|index| sources.binary_search(&index.0).is_ok()).copied()
 }
 
@@ -293,6 +307,10 @@ mod tests {
     fn reads_are_read() {
         let query = parse_records(Some("cut=0000000000000001&start=a&sources=0,2&partitions=80ff")).unwrap();
         assert_eq!((query.sources, query.partitions), (Some(vec![0, 2]), Some(vec![0x80, 0xff])));
+        assert_eq!(
+            parse_records(Some("cut=0000000000000002&start=a&known=0000000000000001")).unwrap().known,
+            1
+        );
         for bad in ["start=a", "cut=0000000000000001", "cut=0000000000000001&start=a&sources=2,0"] {
             assert!(parse_records(Some(bad)).is_err(), "{bad}");
         }
@@ -308,9 +326,9 @@ mod tests {
     /// Exactly one of the nodes that take part sends a value.
     #[test]
     fn the_best_replica_that_takes_part_sends_the_value() {
-        let list = [3, 1, 0, 2].map(NodeIndex);
-        assert_eq!(sender(&list, &[0, 1, 2]), Some(NodeIndex(1)));
-        assert_eq!(sender(&list, &[2]), Some(NodeIndex(2)));
+        let list = [3, 1, 0, 2].map(Slot);
+        assert_eq!(sender(&list, &[0, 1, 2]), Some(Slot(1)));
+        assert_eq!(sender(&list, &[2]), Some(Slot(2)));
         assert_eq!(sender(&list, &[]), None);
     }
 }

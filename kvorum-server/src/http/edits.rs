@@ -5,7 +5,7 @@ use super::body::{self, ReplyBody, read_value};
 use super::conditions::{self, Wish};
 use super::connection::Connection;
 use super::error::Failure;
-use super::handler::{self, Desk};
+use super::handler::{self, ThreadState};
 use super::target::EditQuery;
 use crate::coordinator::{APPENDED_BYTES_MAX, Edit, Edited};
 use crate::slow;
@@ -19,7 +19,7 @@ const _: () = assert!((APPENDED_BYTES_MAX as u64) < LARGE_BYTES);
 
 /// Adds to the number that is the key's value, or appends to the value.
 pub(super) async fn post<B>(
-    desk: &Desk,
+    state: &ThreadState,
     connection: &Connection,
     request: Request<B>,
 ) -> Result<Response<ReplyBody>, Failure>
@@ -27,8 +27,8 @@ where
     B: Body<Data = Bytes> + Unpin,
 {
     let wish = conditions::of_write(request.headers(), request.method())?;
-    let coordinator = desk.coordinator()?;
-    let (query, quorum) = handler::parse_entity(desk, coordinator, &request)?;
+    let coordinator = state.coordinator()?;
+    let (query, quorum) = handler::parse_entity(state, coordinator, &request)?;
     Wish::check_majority(quorum)?;
     // Held until the value is written, so that it counts towards the budget.
     let mut reserved = None;
@@ -43,10 +43,10 @@ where
         }
         Some(EditQuery::Append) => {
             let announced = body::announced(request.headers())?;
-            let limits = &desk.service.limits;
+            let limits = &state.service.limits;
             let value_bytes_max = limits.value_bytes_max.min(APPENDED_BYTES_MAX as u64);
             let is_lost = || connection.is_lost();
-            let (body, budget) = (request.into_body(), &desk.service.body_budget);
+            let (body, budget) = (request.into_body(), &state.service.body_budget);
             let reading = read_value(body, announced, value_bytes_max, budget, is_lost, async || Ok(()));
             let (suffix, suffix_reserved) = slow::step("body", None, reading).await?;
             reserved = Some(suffix_reserved);

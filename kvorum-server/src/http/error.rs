@@ -6,12 +6,14 @@ use super::instant;
 use super::routes::Path;
 use super::target::TargetError;
 use crate::background::WorkerError;
-use crate::coordinator::CoordinatorError;
+use crate::clock::TooFarAhead;
+use crate::coordinator::{ApplyPlanError, CoordinatorError, PlanningError};
 use crate::replica::ReplicaError;
 use crate::security::Refusal;
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderName, RETRY_AFTER, VARY};
 use http::{HeaderValue, Response, StatusCode};
+use kvorum_core::agreement::Epoch;
 use kvorum_core::condition::{ApplyError, TagsError};
 use kvorum_core::{Quorum, UnixMillis, Version};
 use kvorum_profiler::ProfileError;
@@ -159,6 +161,14 @@ impl Failure {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "starting", message)
     }
 
+    /// The node was removed from the cluster in `epoch`.
+    pub fn removed(epoch: Epoch) -> Self {
+        let message = format!(
+            "this node was removed from the cluster in epoch {epoch}: ask another node; nothing was done"
+        );
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "removed", message)
+    }
+
     /// A thread that the node needs has ended, and its process is about to end. The connection ends.
     pub fn ending() -> Self {
         let message = "a thread of the node has ended, and its process is about to end; nothing was done";
@@ -274,6 +284,27 @@ impl Failure {
         }
     }
 
+    /// A change of the configuration cannot be planned.
+    pub fn cannot_plan(error: &PlanningError) -> Self {
+        let message = format!("{error}; nothing was planned");
+        Self::new(StatusCode::CONFLICT, "cannot_plan", message)
+    }
+
+    /// There is no such plan, or it cannot be applied any more.
+    pub fn no_plan(error: &ApplyPlanError) -> Self {
+        Self::new(StatusCode::CONFLICT, "no_plan", error.to_string())
+    }
+
+    /// Too few stores have voted for a plan. It may be decided later.
+    pub fn not_decided(error: &ApplyPlanError) -> Self {
+        Self::new(StatusCode::GATEWAY_TIMEOUT, "not_decided", error.to_string())
+    }
+
+    /// The request names a timestamp that no node can have given yet.
+    pub fn too_far_ahead(error: &TooFarAhead) -> Self {
+        Self::new(StatusCode::CONFLICT, "too_far_ahead", error.to_string())
+    }
+
     /// The step of a cut cannot be taken.
     pub fn cut(message: &'static str) -> Self {
         Self::new(StatusCode::CONFLICT, "no_cut", message)
@@ -289,8 +320,8 @@ impl Failure {
     }
 
     /// A foreign node: it does not belong to this cluster, or speaks another protocol.
-    pub fn stranger(message: String) -> Self {
-        Self { close: true, ..Self::new(StatusCode::CONFLICT, "stranger", message) }
+    pub fn foreign_node(message: String) -> Self {
+        Self { close: true, ..Self::new(StatusCode::CONFLICT, "foreign_node", message) }
     }
 
     /// A node that does not prove that it knows the peer secret.

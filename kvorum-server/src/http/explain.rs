@@ -2,7 +2,7 @@
 
 use super::converged::{millis, why_name};
 use super::instant;
-use crate::coordinator::{Explained, Explanation, HeldRecord};
+use crate::coordinator::{Explained, Explanation, HeldPromise, HeldRecord};
 use std::fmt::Write as _;
 
 /// The body of `/v0/explain`.
@@ -23,6 +23,7 @@ fn json_of(explanation: &Explanation) -> serde_json::Value {
             "answered": reason.is_none(),
             "reason": reason,
             "held": held,
+            "promise": promise_json(&replica.promise),
             "hints_waiting": replica.hints_waiting,
         })
     };
@@ -67,6 +68,18 @@ fn held_json(held: &HeldRecord) -> serde_json::Value {
     })
 }
 
+fn promise_json(promise: &Result<Option<HeldPromise>, String>) -> serde_json::Value {
+    match promise {
+        Ok(Some(HeldPromise { ballot, since })) => {
+            serde_json::json!({"state": "held", "ballot": ballot, "since": since.0, "reason": null})
+        }
+        Ok(None) => serde_json::json!({"state": "none", "ballot": null, "since": null, "reason": null}),
+        Err(reason) => {
+            serde_json::json!({"state": "unknown", "ballot": null, "since": null, "reason": reason})
+        }
+    }
+}
+
 fn table_of(explanation: &Explanation) -> String {
     let mut text = format!(
         "token {:016x}  partition {}  default read and write {}\n",
@@ -104,6 +117,16 @@ fn table_of(explanation: &Explanation) -> String {
         if let Ok(Some(HeldRecord { expires: Some(at), .. })) = &replica.held {
             let _ = write!(text, "  expires {}", instant::shown(*at));
         }
+        let _ = match &replica.promise {
+            Ok(None) => Ok(()),
+            Ok(Some(HeldPromise { ballot, since })) => {
+                let ago = explanation.now.0.saturating_sub(since.0);
+                write!(text, "  promised {ballot} {ago} ms ago: takes no older version")
+            }
+            // The record is unknown for the same reason.
+            Err(_) if replica.held.is_err() => Ok(()),
+            Err(reason) => write!(text, "  promise unknown: {reason}"),
+        };
         if replica.hints_waiting > 0 {
             let _ = write!(text, "  ({} hints wait here for it)", replica.hints_waiting);
         }

@@ -2,9 +2,9 @@
 
 use super::Limits;
 use super::access;
-use super::admission::{Admission, Admitted, LARGE_BYTES};
-use super::body::{BodyBudget, ReplyBody, Upload, announced, read_value};
-use super::by_token::User;
+use super::admission::Admission;
+use super::another::Another;
+use super::body::{BodyBudget, ReplyBody, Upload};
 use super::conditions::{self, Wish};
 use super::connection::Connection;
 use super::converged;
@@ -17,6 +17,7 @@ use super::openapi;
 use super::peer_places::PeerPlaces;
 use super::range::{RangeBody, RangeFormat, RangeSource, Reader};
 use super::repair;
+use super::rooms::Rooms;
 use super::routes::{self, Path};
 use super::server::{Addresses, Phase};
 use super::status::NodeFacts;
@@ -27,19 +28,17 @@ use super::workers;
 use crate::authority::Authority;
 use crate::background::PAUSE_DEFAULT;
 use crate::clock::Clock;
-use crate::coordinator::{Coordinator, CoordinatorError, Decided, Found, Mutation, Shared, allowance_for};
+use crate::coordinator::{Coordinator, CoordinatorError, Decided, Found, Mutation, Shared};
 use crate::history::History;
 use crate::log::Repeats;
 use crate::log_limit::LogLimit;
-use crate::metrics::{Operation, StoreMetrics, ThreadMetrics};
+use crate::metrics::{Operation, ThreadMetrics};
 use crate::peer::PeerAuth;
-use crate::replica::Replica;
 use crate::security::{Security, TokenView, key_hash};
 use crate::slow::{self, Trace};
-use crate::spans::{Answer, Spans, Traced};
+use crate::spans::{self, Answer, Asked, Spans, Traced};
 use crate::supervise::Supervisor;
 use crate::tls::Tls;
-use crate::worker::Pools;
 use bytes::Bytes;
 use http::header::{
     ACCEPT, ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, DATE, ETAG, EXPECT, HOST,
@@ -49,10 +48,9 @@ use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use http_body::Body;
 use kvorum_core::{Partition, Quorum, Version};
 use std::cell::{Cell, OnceCell, RefCell};
-use std::pin::pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -67,6 +65,10 @@ const DEFAULT_RANKS: u16 = 8;
 ///
 /// It exists before the store is open, so that a starting node can say so.
 pub struct Service {
+    // Guards what a node waits for that belongs to no cluster; empty otherwise. Held to read or write a text.
+    pub(crate) joining: Mutex<String>,
+    /// Starts another node in the same process; not set where nothing does.
+    pub(crate) another: OnceLock<Another>,
     /// The time.
     pub clock: Arc<dyn Clock>,
     /// The bounds of what clients may ask.
@@ -89,7 +91,7 @@ pub struct Service {
     pub started: Duration,
     /// How many of these threads have a coordinator. All threads share the port, so clients are served once all have
     /// one.
-    pub desks_open: watch::Sender<usize>,
+    pub threads_open: watch::Sender<usize>,
     /// Names this run of the node in request ids.
     pub run_id: u32,
     /// Requests that failed by this node's own fault so far; numbers request ids.
@@ -113,7 +115,7 @@ pub struct Service {
     /// Limits the log lines about refused nodes.
     pub refusals: Repeats,
     /// Traces for a collector.
-    pub spans: Spans,
+    pub spans: Arc<Spans>,
     /// The tokens, and whether they are needed.
     pub security: Arc<Security>,
     /// Notices when a thread or task of the node ends.
@@ -122,35 +124,8 @@ pub struct Service {
     pub rooms: OnceLock<Rooms>,
 }
 
-/// The layers below `http`, which a request goes down to.
-pub struct Rooms {
-    /// The state that the threads' coordinators share.
-    pub shared: Arc<Shared>,
-    /// The node's replica, for its gauges.
-    pub replica: Replica,
-    /// The worker pools, for their gauges.
-    pub pools: Arc<Pools>,
-    /// The store's counters.
-    pub store_metrics: Arc<StoreMetrics>,
-    epoch: HeaderValue,
-}
-
-impl Rooms {
-    /// The layers of a node whose store is open.
-    pub fn new(
-        shared: Arc<Shared>,
-        replica: Replica,
-        pools: Arc<Pools>,
-        store_metrics: Arc<StoreMetrics>,
-    ) -> Self {
-        let epoch = HeaderValue::try_from(topology::epoch(&shared.cluster));
-        let epoch = epoch.unwrap_or_else(|_| HeaderValue::from_static(""));
-        Self { shared, replica, pools, store_metrics, epoch }
-    }
-}
-
 /// The state that one network thread serves with.
-pub struct Desk {
+pub struct ThreadState {
     /// The state that all threads share.
     pub service: Arc<Service>,
     /// The thread's counters.
@@ -165,7 +140,7 @@ pub struct Desk {
     pub(super) turns: Rc<Turns>,
 }
 
-impl Desk {
+impl ThreadState {
     /// The state of one thread, without a coordinator yet.
     pub fn new(service: Arc<Service>, metrics: Arc<ThreadMetrics>) -> Rc<Self> {
         let tokens = RefCell::new(service.security.view());
@@ -188,7 +163,11 @@ impl Desk {
             return Err(Failure::ending());
         }
         let is_starting = matches!(*self.service.phase.borrow(), Phase::Starting | Phase::Joining);
-        self.coordinator.get().filter(|_| !is_starting).ok_or_else(Failure::starting)
+        let coordinator = self.coordinator.get().filter(|_| !is_starting).ok_or_else(Failure::starting)?;
+        match coordinator.shared().cluster.removed_in() {
+            Some(epoch) => Err(Failure::removed(epoch)),
+            None => Ok(coordinator),
+        }
     }
 }
 
@@ -210,11 +189,19 @@ impl Service {
 
 impl Service {
     /// Hands an answered request over to the exporter of traces.
-    fn finish_span(&self, traced: Traced, method: Method, status: StatusCode, took: Duration, trace: &Trace) {
+    fn finish_span(
+        &self,
+        traced: Traced,
+        method: &Method,
+        status: StatusCode,
+        took: Duration,
+        trace: &Trace,
+    ) {
         let key_hash = trace.key().map(|key| key_hash(key.as_ref())).unwrap_or_default();
         let taken = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
         let begun_millis = self.clock.wall().0.saturating_sub(taken);
-        let answer = Answer { method, status: status.as_u16(), key_hash, begun_millis, took };
+        let of = Asked::Client { method: spans::name_of(method), status: status.as_u16(), key_hash };
+        let answer = Answer { of, begun_millis, took };
         let shared = self.rooms.get().map(|rooms| &rooms.shared);
         self.spans.finish(traced, answer, trace, |node| {
             let url = shared.map_or_else(String::new, |shared| shared.cluster.url_of(node).to_owned());
@@ -247,11 +234,15 @@ impl Service {
 ///
 /// # Cancel safety
 /// Dropping the future leaves the outcome of a write that was begun unknown.
-pub async fn handle<B>(desk: &Desk, connection: &Rc<Connection>, request: Request<B>) -> Response<ReplyBody>
+pub async fn handle<B>(
+    state: &ThreadState,
+    connection: &Rc<Connection>,
+    request: Request<B>,
+) -> Response<ReplyBody>
 where
     B: Body<Data = Bytes> + Unpin,
 {
-    let Desk { service, metrics, .. } = desk;
+    let ThreadState { service, metrics, .. } = state;
     let begun = service.clock.mono();
     let reader = service.facts.pages.reader(&request);
     let operation = operation_of(&request);
@@ -263,12 +254,12 @@ where
     let traced = operation.is_of_a_key().then(|| service.spans.begin(request.headers())).flatten();
     let method = traced.map(|_| request.method().clone());
     let is_traced = traced.is_some() || service.limits.slow_request.is_some() && operation.is_of_a_key();
-    let trace = is_traced.then(Trace::begin);
+    let trace = is_traced.then(|| Trace::begin(traced.map(|traced| traced.context())));
     let answered = match (check_head(connection, &request, service.facts.own_host.as_ref()), &trace) {
-        (Ok(()), None) => route(desk, connection, request).await,
+        (Ok(()), None) => route(state, connection, request).await,
         // Boxed, so that a request without a trace has no place for this one.
         (Ok(()), Some(trace)) => {
-            Box::pin(slow::within(Rc::clone(trace), route(desk, connection, request))).await
+            Box::pin(slow::within(Rc::clone(trace), route(state, connection, request))).await
         }
         (Err(failure), _) => Err(failure),
     };
@@ -286,7 +277,7 @@ where
         connection.linger();
     }
     if let Some(rooms) = service.rooms.get() {
-        headers.insert("kvorum-epoch", rooms.epoch.clone());
+        headers.insert("kvorum-epoch", rooms.epoch());
     }
     // No cache may answer for the store, and no browser may treat a value as a page.
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -297,7 +288,7 @@ where
     let took = service.clock.mono().saturating_sub(begun);
     metrics.answered(operation, response.status().as_u16(), took);
     if let (Some(trace), Some(traced), Some(method)) = (&trace, traced, method) {
-        service.finish_span(traced, method, response.status(), took, trace);
+        service.finish_span(traced, &method, response.status(), took, trace);
     }
     if let (Some(trace), Some(bound)) = (trace, service.limits.slow_request)
         && took >= bound
@@ -313,7 +304,9 @@ fn operation_of<B>(request: &Request<B>) -> Operation {
         (Some(Path::Entity), &Method::GET) => Operation::Get,
         (Some(Path::Entity), &Method::HEAD) => Operation::Head,
         // A counter or an append is a write of a value, too.
-        (Some(Path::Entity), &Method::PUT | &Method::POST) => Operation::Put,
+        (Some(Path::Entity), &Method::PUT | &Method::POST) | (Some(Path::Restore), &Method::PUT) => {
+            Operation::Put
+        }
         (Some(Path::Entity), &Method::DELETE) => Operation::Delete,
         (Some(Path::Entities), &Method::GET) => Operation::Range,
         _ => Operation::Other,
@@ -400,7 +393,7 @@ pub(super) fn accepts(headers: &HeaderMap, kind: &str) -> bool {
 }
 
 async fn route<B>(
-    desk: &Desk,
+    state: &ThreadState,
     connection: &Connection,
     request: Request<B>,
 ) -> Result<Response<ReplyBody>, Failure>
@@ -410,15 +403,15 @@ where
     if is_asterisk(&request) {
         return Ok(show_methods());
     }
-    if let Some(allowed) = desk.service.facts.pages.answer_preflight(&request) {
+    if let Some(allowed) = state.service.facts.pages.answer_preflight(&request) {
         return Ok(allowed);
     }
     let path = Path::parse(request.uri().path()).ok_or_else(Failure::unknown_path)?;
     if connection.is_spare() && !path.is_spare() {
-        desk.metrics.connections_refused.fetch_add(1, Ordering::Relaxed);
+        state.metrics.connections_refused.fetch_add(1, Ordering::Relaxed);
         return Err(Failure::no_place());
     }
-    if let Err(failure) = access::check(desk, connection, &request, path) {
+    if let Err(failure) = access::check(state, connection, &request, path) {
         if failure.is_to_wait() {
             // Who asks again at once would otherwise keep the thread busy with refusals.
             tokio::time::sleep(REFUSAL_WAIT).await;
@@ -427,15 +420,15 @@ where
     }
     // A PUT takes its turn once its body is there: a slow client keeps nobody waiting.
     if path != Path::Entity || request.method() != Method::PUT {
-        token_turn(desk, connection).await?;
+        token_turn(state, connection).await?;
     }
-    routes::answer(desk, connection, request, path).await
+    routes::answer(state, connection, request, path).await
 }
 
 /// Waits for the turn of a request of a token.
-async fn token_turn(desk: &Desk, connection: &Connection) -> Result<(), Failure> {
+pub(super) async fn token_turn(state: &ThreadState, connection: &Connection) -> Result<(), Failure> {
     let Some(user) = connection.user() else { return Ok(()) };
-    let turn = slow::step("turn", None, desk.turns.take(Some(user))).await;
+    let turn = slow::step("turn", None, state.turns.take(Some(user))).await;
     turn.map_err(|NoTurn| Failure::no_turn())
 }
 
@@ -452,7 +445,7 @@ pub(super) fn vary_by_accept(headers: &mut HeaderMap) {
 }
 
 pub(super) fn parse_entity<B>(
-    desk: &Desk,
+    state: &ThreadState,
     coordinator: &Coordinator,
     request: &Request<B>,
 ) -> Result<(target::EntityQuery, Quorum), Failure> {
@@ -467,13 +460,16 @@ pub(super) fn parse_entity<B>(
     }
     let quorum = query.replicas.quorum(coordinator.default_quorum(), coordinator.nodes())?;
     slow::note_key(&query.key);
-    desk.metrics.partitions.note(coordinator.shared().cluster.partition_of(&query.key).0);
+    state.metrics.partitions.note(coordinator.shared().cluster.partition_of(&query.key).0);
     Ok((query, quorum))
 }
 
-pub(super) async fn get<B>(desk: &Desk, request: &Request<B>) -> Result<Response<ReplyBody>, Failure> {
-    let coordinator = desk.coordinator()?;
-    let (query, quorum) = parse_entity(desk, coordinator, request)?;
+pub(super) async fn get<B>(
+    state: &ThreadState,
+    request: &Request<B>,
+) -> Result<Response<ReplyBody>, Failure> {
+    let coordinator = state.coordinator()?;
+    let (query, quorum) = parse_entity(state, coordinator, request)?;
     let condition = conditions::of_read(request.headers())?;
     let Found { record, now, answered } = coordinator.read(query.key, quorum).await?;
     let Some(record) = record else { return Err(Failure::not_found()) };
@@ -484,7 +480,7 @@ pub(super) async fn get<B>(desk: &Desk, request: &Request<B>) -> Result<Response
         *response.status_mut() = StatusCode::NOT_MODIFIED;
         response
     } else {
-        let mut response = Response::new(ReplyBody::value(value.clone(), &desk.service.body_budget)?);
+        let mut response = Response::new(ReplyBody::value(value.clone(), &state.service.body_budget)?);
         let kind = HeaderValue::from_static("application/octet-stream");
         response.headers_mut().insert(CONTENT_TYPE, kind);
         response
@@ -510,106 +506,23 @@ pub(super) async fn get<B>(desk: &Desk, request: &Request<B>) -> Result<Response
     Ok(response)
 }
 
-pub(super) async fn put<B>(
-    desk: &Desk,
-    connection: &Connection,
-    request: Request<B>,
-) -> Result<Response<ReplyBody>, Failure>
-where
-    B: Body<Data = Bytes> + Unpin,
-{
+pub(super) async fn delete<B>(
+    state: &ThreadState,
+    request: &Request<B>,
+) -> Result<Response<ReplyBody>, Failure> {
     let wish = conditions::of_write(request.headers(), request.method())?;
-    let (service, coordinator) = (&desk.service, desk.coordinator()?);
-    let (query, quorum) = parse_entity(desk, coordinator, &request)?;
-    Wish::check(wish.as_ref(), quorum)?;
-    let headers = request.headers();
-    let announced = announced(headers)?;
-    let limits = &service.limits;
-    let is_lost = || connection.is_lost();
-    let is_long = announced.is_some_and(|length| length > limits.value_bytes_max);
-    let timeout = coordinator.request_timeout();
-    let wait = (timeout / 2).min(TURN_WAIT_MAX);
-    // A client that sends `Expect` is not asked for a body before its value could be admitted.
-    if let Some(length) = announced.filter(|_| !is_long && headers.contains_key(EXPECT)) {
-        drop(admit(connection.user(), service, length, wait).await?);
-    }
-    let turn = Cell::new(None);
-    let take_turn = async || {
-        turn.set(admit(connection.user(), service, announced.unwrap_or(0), wait).await?);
-        Ok(())
-    };
-    let (body, budget) = (request.into_body(), &service.body_budget);
-    let reading = read_value(body, announced, limits.value_bytes_max, budget, is_lost, take_turn);
-    let (value, _reserved) = match announced {
-        Some(length) if length >= LARGE_BYTES => {
-            slow::step("body", None, read_swiftly(reading, &turn)).await?
-        }
-        _ => slow::step("body", None, reading).await?,
-    };
-    let length = value.len() as u64;
-    let turn = match turn.take() {
-        None => slow::step("turn", None, admit(connection.user(), service, length, timeout)).await?,
-        turn => turn,
-    };
-    token_turn(desk, connection).await?;
-    let begun = turn.as_ref().map(|_| service.clock.mono());
-    let mutation = Mutation::Put { value, ttl_millis: query.ttl_millis };
-    let done = conditions::write(coordinator, query.key, mutation, wish, quorum).await;
-    if let Some(begun) = begun {
-        let took = service.clock.mono().saturating_sub(begun);
-        let in_time = (timeout + allowance_for(length)) / 2;
-        service.admission.note(length, done.is_ok().then_some(took), in_time);
-    }
-    drop(turn);
-    written(StatusCode::CREATED, done?, quorum)
-}
-
-/// Reads a large value. Two checks, [`SWIFT_BODY`] apart, find a value that is still arriving; the second takes its
-/// `turn` away, so that a slow client keeps nobody waiting.
-async fn read_swiftly<T>(reading: impl Future<Output = T>, turn: &Cell<Option<Admitted>>) -> T {
-    let mut reading = pin!(reading);
-    let mut is_second_look = false;
-    loop {
-        if let Ok(read) = tokio::time::timeout(SWIFT_BODY, &mut reading).await {
-            return read;
-        }
-        let taken = turn.take();
-        if taken.is_some() && !is_second_look {
-            is_second_look = true;
-            turn.set(taken);
-        }
-    }
-}
-
-/// How long a large value may wait for its turn before its body is read: less than a body may be silent.
-const TURN_WAIT_MAX: Duration = Duration::from_secs(2);
-/// How often the node checks whether a large value has arrived.
-const SWIFT_BODY: Duration = Duration::from_millis(150);
-
-/// Waits until a value of `length` bytes may be written, if it is a large one.
-pub(super) async fn admit(
-    user: User,
-    service: &Service,
-    length: u64,
-    wait: Duration,
-) -> Result<Option<Admitted>, Failure> {
-    if length < LARGE_BYTES {
-        return Ok(None);
-    }
-    let admitted = service.admission.admit(user, length, wait).await;
-    admitted.map(Some).map_err(|crowded| Failure::crowded(crowded.retry_after))
-}
-
-pub(super) async fn delete<B>(desk: &Desk, request: &Request<B>) -> Result<Response<ReplyBody>, Failure> {
-    let wish = conditions::of_write(request.headers(), request.method())?;
-    let coordinator = desk.coordinator()?;
-    let (query, quorum) = parse_entity(desk, coordinator, request)?;
+    let coordinator = state.coordinator()?;
+    let (query, quorum) = parse_entity(state, coordinator, request)?;
     Wish::check(wish.as_ref(), quorum)?;
     let done = conditions::write(coordinator, query.key, Mutation::Delete, wish, quorum).await?;
     written(StatusCode::ACCEPTED, done, quorum)
 }
 
-fn written(status: StatusCode, done: Decided, quorum: Quorum) -> Result<Response<ReplyBody>, Failure> {
+pub(super) fn written(
+    status: StatusCode,
+    done: Decided,
+    quorum: Quorum,
+) -> Result<Response<ReplyBody>, Failure> {
     let done = conditions::written(done)?;
     let mut response = Response::new(ReplyBody::empty());
     *response.status_mut() = status;
@@ -630,7 +543,10 @@ pub(super) fn insert_version(headers: &mut HeaderMap, version: Version) {
     }
 }
 
-pub(super) async fn range<B>(desk: &Desk, request: &Request<B>) -> Result<Response<ReplyBody>, Failure> {
+pub(super) async fn range<B>(
+    state: &ThreadState,
+    request: &Request<B>,
+) -> Result<Response<ReplyBody>, Failure> {
     let query = target::parse_range(request.uri().query())?;
     if request.version() != http::Version::HTTP_11 {
         // Without chunks a client could not tell a complete range from a truncated one.
@@ -642,18 +558,19 @@ pub(super) async fn range<B>(desk: &Desk, request: &Request<B>) -> Result<Respon
     } else {
         (RangeFormat::Plain, "application/octet-stream")
     };
-    let coordinator = desk.coordinator()?;
-    // In a cluster of one, this node's live keys are all live keys.
-    let (reader, now) = if query.scope == Scope::Local || coordinator.nodes() == 1 {
+    let coordinator = state.coordinator()?;
+    // Where there is no other member, not even one that joins, this node's live keys are all live keys.
+    let is_alone = coordinator.shared().cluster.member_count() == 1;
+    let (reader, now) = if query.scope == Scope::Local || is_alone {
         let (reader, now) = coordinator.scan_local(query.start, query.end).await?;
         (Reader::Local(reader), now)
     } else {
         let (range, now) = coordinator.scan_cluster(query.start, query.end).await?;
         (Reader::Cluster(Box::new(range)), now)
     };
-    let timeout = desk.service.limits.range_timeout;
+    let timeout = state.service.limits.range_timeout;
     let source = RangeSource { reader, now, limit: query.limit, format, timeout };
-    let body = RangeBody::start(source, Arc::clone(&desk.metrics));
+    let body = RangeBody::start(source, Arc::clone(&state.metrics));
     let mut response = Response::new(ReplyBody::Range(body));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     vary_by_accept(response.headers_mut());
@@ -661,11 +578,11 @@ pub(super) async fn range<B>(desk: &Desk, request: &Request<B>) -> Result<Respon
 }
 
 pub(super) async fn show_explanation<B>(
-    desk: &Desk,
+    state: &ThreadState,
     request: &Request<B>,
 ) -> Result<Response<ReplyBody>, Failure> {
     let key = target::parse_explain(request.uri().query())?;
-    let explanation = desk.coordinator()?.explain(key).await?;
+    let explanation = state.coordinator()?.explain(key).await?;
     let json = accepts(request.headers(), "application/json");
     let mut response = Response::new(ReplyBody::full(Bytes::from(explain::render(&explanation, json))));
     let content_type = if json { "application/json" } else { "text/plain; charset=utf-8" };
@@ -685,9 +602,12 @@ pub(super) fn show_converged<B>(
     Ok(response)
 }
 
-pub(super) async fn repair<B>(desk: &Desk, request: &Request<B>) -> Result<Response<ReplyBody>, Failure> {
-    let coordinator = desk.coordinator()?;
-    let partitions = 1 << coordinator.shared().cluster.topology().partition_bits();
+pub(super) async fn repair<B>(
+    state: &ThreadState,
+    request: &Request<B>,
+) -> Result<Response<ReplyBody>, Failure> {
+    let coordinator = state.coordinator()?;
+    let partitions = 1 << coordinator.shared().cluster.partition_bits();
     let body = match target::parse_repair(request.uri().query(), partitions)? {
         RepairQuery::Compare(partition) => {
             let repaired = coordinator.repair_now(partition.map(Partition)).await;
@@ -709,6 +629,10 @@ pub(super) fn show_topology<B>(
 ) -> Result<Response<ReplyBody>, Failure> {
     let ranks = target::parse_ranks(request.uri().query())?;
     let shared = &service.rooms()?.shared;
+    // Clients would take the members for those that this node serves with.
+    if let Some(epoch) = shared.cluster.removed_in() {
+        return Err(Failure::removed(epoch));
+    }
     let body = topology::render(&shared.cluster, shared.default_quorum(), ranks.unwrap_or(DEFAULT_RANKS));
     let mut response = Response::new(ReplyBody::full(Bytes::from(body)));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));

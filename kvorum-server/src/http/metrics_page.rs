@@ -150,7 +150,7 @@ fn families(scrape: &Scrape<'_>) -> Vec<Family> {
         ("kvorum_block_cache_hits_total", engine.cache_hits, "Blocks served from the cache"),
         ("kvorum_block_cache_misses_total", engine.cache_misses, "Blocks read from files"),
         ("kvorum_compactions_total", engine.compactions_completed, "Compactions completed"),
-        ("kvorum_index_folds_total", engine.folds, "Flushes of rows of the index into its tree"),
+        ("kvorum_index_flushes_total", engine.flushes, "Flushes of rows of the index into its tree"),
     ];
     for (name, value, help) in counters {
         family(name, Kind::Counter(one(value)), help);
@@ -182,8 +182,8 @@ fn families(scrape: &Scrape<'_>) -> Vec<Family> {
             "Removed records that still take space, as far as is known",
         ),
         (
-            "kvorum_index_unfolded_bytes",
-            engine.unfolded_bytes,
+            "kvorum_index_unflushed_bytes",
+            engine.unflushed_bytes,
             "Bytes of rows of the index that are not in its tree yet",
         ),
         ("kvorum_compactions_running", engine.compactions_active, "Compactions that run now"),
@@ -385,8 +385,8 @@ type Of = fn(&PeerStatus) -> f64;
 /// The counters of a node's work in its cluster: name, count, help.
 fn counters(shared: &Shared) -> Vec<(&'static str, u64, &'static str)> {
     let (metrics, background) = (&shared.metrics, &shared.background);
-    let (anti_entropy, mending, gc) =
-        (&background.anti_entropy.progress, &background.mending, &background.tombstone_gc);
+    let (anti_entropy, damage_repair, gc) =
+        (&background.anti_entropy.progress, &background.damage_repair, &background.tombstone_gc);
     let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
     vec![
         (
@@ -411,6 +411,11 @@ fn counters(shared: &Shared) -> Vec<(&'static str, u64, &'static str)> {
         ),
         ("kvorum_hedges_total", read(&metrics.hedges), "Reads that asked one more replica"),
         ("kvorum_hints_lost_total", read(&metrics.hints_lost), "Hints that could not be stored"),
+        (
+            "kvorum_epoch_refusals_total",
+            read(&metrics.epochs_refused),
+            "Requests of peers that were refused because they were of another epoch",
+        ),
         ("kvorum_repair_rounds_total", read(&anti_entropy.rounds), "Comparisons with other replicas"),
         (
             "kvorum_repair_pulled_records_total",
@@ -435,23 +440,23 @@ fn counters(shared: &Shared) -> Vec<(&'static str, u64, &'static str)> {
         ),
         (
             "kvorum_records_healed_total",
-            read(&mending.rows_healed),
+            read(&damage_repair.rows_repaired),
             "Damaged records replaced by another node's copy",
         ),
         (
             "kvorum_stores_set_aside_total",
-            read(&mending.stores_set_aside),
+            read(&damage_repair.stores_set_aside),
             "Damaged stores set aside while the node ran",
         ),
-        ("kvorum_scrubs_total", read(&mending.walks), "Scrubs of the whole store"),
+        ("kvorum_scrubs_total", read(&damage_repair.walks), "Scrubs of the whole store"),
         (
             "kvorum_scrubbed_bytes_total",
-            read(&mending.bytes_walked),
+            read(&damage_repair.bytes_walked),
             "Bytes of keys and values read by scrubs",
         ),
-        ("kvorum_settle_rounds_total", gc.rounds(), "Tombstone GC rounds that this node led"),
+        ("kvorum_tombstone_gc_rounds_total", gc.rounds(), "Tombstone GC rounds that this node led"),
         (
-            "kvorum_settled_partitions_total",
+            "kvorum_tombstone_gc_partitions_total",
             read(&gc.released),
             "Partitions that tombstone GC rounds released for purging",
         ),
@@ -552,6 +557,10 @@ fn cluster(scrape: &Scrape<'_>) -> Vec<Family> {
     );
     let votes = u64::from(shared.cluster.votes());
     family("kvorum_store_votes", Kind::Gauge(one(votes)), "1 when this node's store is quorum-eligible");
+    let configuration = shared.cluster.configuration();
+    let (epoch, level) = (configuration.epoch.0, configuration.feature_level.into());
+    family("kvorum_epoch", Kind::Gauge(one(epoch)), "Epoch of the configuration that this node works with");
+    family("kvorum_feature_level", Kind::Gauge(one(level)), "Feature level of the cluster");
     if let Some(oldest) = shared.background.tombstone_gc.oldest_watermark() {
         let agreed = Version::from_words(oldest.agreed, 0).millis().0;
         family(

@@ -9,6 +9,7 @@
 
 mod access;
 pub mod admission;
+mod another;
 mod batch;
 mod batch_line;
 pub mod body;
@@ -34,6 +35,8 @@ pub mod peer_places;
 mod range;
 mod repair;
 pub mod reports;
+mod restore;
+mod rooms;
 pub mod routes;
 pub mod server;
 mod settings;
@@ -43,11 +46,14 @@ pub mod target;
 mod tests;
 mod topology;
 mod turns;
+mod values;
 mod welcome;
 mod workers;
 
-pub use handler::{Desk, Rooms, Service};
+pub use another::{Another, Order};
+pub use handler::{Service, ThreadState};
 pub use members::MemberPages;
+pub use rooms::Rooms;
 pub use settings::ShownSetting;
 pub use status::NodeFacts;
 

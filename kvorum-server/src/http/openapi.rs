@@ -10,9 +10,9 @@ pub(super) const DOCUMENT: &str = include_str!("openapi.json");
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http::cut;
     use crate::http::routes::Path;
     use crate::http::target::{self, TargetError};
+    use crate::http::{cluster, cut, restore};
     use crate::metrics::STATUSES;
     use http::StatusCode;
     use serde_json::Value;
@@ -21,6 +21,7 @@ mod tests {
     const ERROR_SOURCE: &str = include_str!("error.rs");
     const HANDLER_SOURCE: &str = include_str!("handler.rs");
     const CONSOLE_SOURCE: &str = include_str!("console.rs");
+    const VALUES_SOURCE: &str = include_str!("values.rs");
 
     fn document() -> Value {
         serde_json::from_str(DOCUMENT).unwrap()
@@ -66,7 +67,7 @@ mod tests {
                 Some((reason.to_ascii_uppercase().replace([' ', '-'], "_"), code))
             })
             .collect();
-        let constants = [ERROR_SOURCE, HANDLER_SOURCE, CONSOLE_SOURCE]
+        let constants = [ERROR_SOURCE, HANDLER_SOURCE, CONSOLE_SOURCE, VALUES_SOURCE]
             .into_iter()
             .flat_map(|source| scan(source, "StatusCode::", |c| c.is_ascii_uppercase() || c == '_'));
         let mut statuses: BTreeSet<u16> = constants.map(|name| named[name]).collect();
@@ -105,8 +106,11 @@ mod tests {
                 Path::Explain => target::parse_explain(query).err(),
                 Path::Converged => target::parse_converged(query).err(),
                 Path::Repair => target::parse_repair(query, 1).err(),
+                Path::ClusterPlan => cluster::parse_plan(query).err(),
+                Path::ClusterApply => cluster::parse_apply(query).err(),
                 Path::Cut if method == "POST" => cut::parse_step(query).err(),
                 Path::CutRecords => cut::parse_records(query).err(),
+                Path::Restore => restore::parse(query).err(),
                 Path::Topology => target::parse_ranks(query).err(),
                 Path::Profile => target::parse_profile(query).err(),
                 Path::WorkerPause => target::parse_pause(query).err(),
@@ -125,7 +129,8 @@ mod tests {
                 | Path::ConsoleStyle
                 | Path::ConsoleProfile
                 | Path::Settings
-                | Path::Cluster => target::parse_nothing(query).err(),
+                | Path::Cluster
+                | Path::ClusterCancel => target::parse_nothing(query).err(),
             };
             let Some(TargetError::UnknownParameter { known, .. }) = error else {
                 panic!("{text}: {error:?}")
@@ -185,7 +190,7 @@ mod tests {
         };
         assert_eq!(
             pattern("Ttl"),
-            r"^(0*[1-9][0-9]*(ms|s|m|h|d|\.[0-9]{1,18})?|0+\.[0-9]{0,17}[1-9][0-9]{0,17})$"
+            r"^(0*[1-9][0-9]*(\.[0-9]{1,18})?|0+\.[0-9]{0,17}[1-9][0-9]{0,17})(us|ms|s|m|h|d)?$"
         );
         assert_eq!(pattern("Replicas"), "^0*[1-9][0-9]{0,4}/0*[1-9][0-9]{0,4}$");
         for zero in ["0", "00", "0s", "0ms", "0d", "0.0", "0.000"] {

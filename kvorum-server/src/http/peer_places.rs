@@ -4,6 +4,7 @@
 //! any request yet gives way, else the oldest. So idle handshakes cannot keep the member itself away.
 
 use crate::peer::{Caller, NONCE_BYTES, Reply, Request, Service};
+use crate::slow::TraceContext;
 use kvorum_core::NodeId;
 use std::collections::{BTreeMap, VecDeque};
 use std::pin::Pin;
@@ -110,6 +111,17 @@ impl<S: Service> Service for Noted<S> {
     ) -> Pin<Box<dyn Future<Output = Reply>>> {
         self.slot.has_asked.store(true, Ordering::Relaxed);
         self.inner.serve(caller, request, deadline)
+    }
+
+    fn serve_within(
+        &self,
+        caller: Caller,
+        request: Request,
+        deadline: Duration,
+        trace: TraceContext,
+    ) -> Pin<Box<dyn Future<Output = Reply>>> {
+        self.slot.has_asked.store(true, Ordering::Relaxed);
+        self.inner.serve_within(caller, request, deadline, trace)
     }
 
     fn expired(&self, caller: Caller) {

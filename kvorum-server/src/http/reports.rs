@@ -1,11 +1,11 @@
 //! The handlers of what a node says of itself: status, metrics and history.
 
 use super::body::ReplyBody;
-use super::cluster;
 use super::error::Failure;
-use super::handler::{Rooms, Service, accepts, vary_by_accept};
+use super::handler::{Service, accepts, vary_by_accept};
 use super::metrics_page;
 use super::metrics_text::Format;
+use super::rooms::Rooms;
 use super::settings;
 use super::status::{self, Own, Serving};
 use super::target;
@@ -18,8 +18,8 @@ use crate::replica::Digests;
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Request, Response, StatusCode};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 
 pub(super) fn show_status<B>(
     service: &Service,
@@ -32,7 +32,9 @@ pub(super) fn show_status<B>(
     let serving = Serving::of(phase, ended.as_ref(), shared);
     let json = accepts(request.headers(), "application/json");
     let (samples, _) = service.history.last(1);
+    let joining = service.joining.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let own = Own {
+        joining: Some(joining).filter(|waits_for| !waits_for.is_empty()),
         facts: &service.facts,
         uptime: service.clock.mono().saturating_sub(service.started),
         process: Process::read(),
@@ -96,21 +98,6 @@ pub(super) fn show_settings<B>(
     target::parse_nothing(request.uri().query())?;
     let json = accepts(request.headers(), "application/json");
     let body = settings::render(&service.facts.settings, json);
-    let mut response = Response::new(ReplyBody::full(Bytes::from(body)));
-    let content_type = if json { "application/json" } else { "text/plain; charset=utf-8" };
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
-    vary_by_accept(response.headers_mut());
-    Ok(response)
-}
-
-pub(super) fn show_cluster<B>(
-    service: &Service,
-    request: &Request<B>,
-) -> Result<Response<ReplyBody>, Failure> {
-    target::parse_nothing(request.uri().query())?;
-    let json = accepts(request.headers(), "application/json");
-    let configuration = service.rooms()?.shared.cluster.configuration();
-    let body = cluster::render(&configuration, json);
     let mut response = Response::new(ReplyBody::full(Bytes::from(body)));
     let content_type = if json { "application/json" } else { "text/plain; charset=utf-8" };
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));

@@ -3,14 +3,17 @@
 
 use super::batch;
 use super::body::ReplyBody;
+use super::cluster;
 use super::connection::Connection;
 use super::console;
 use super::cut;
 use super::edits;
 use super::error::Failure;
-use super::handler::{self, Desk};
+use super::handler::{self, ThreadState};
 use super::reports;
+use super::restore;
 use super::target::worker_of;
+use super::values;
 use super::welcome;
 use crate::security::Need;
 use bytes::Bytes;
@@ -22,7 +25,7 @@ use kvorum_core::Right;
 /// group of methods what it needs of a token, and the handler, which may use the three names in front.
 macro_rules! routes {
     (
-        ($desk:ident, $connection:ident, $request:ident)
+        ($state:ident, $connection:ident, $request:ident)
         $(
             $(#[doc = $doc:literal])+
             $path:ident = $text:literal, spare $spare:literal {
@@ -70,7 +73,7 @@ macro_rules! routes {
         /// # Errors
         /// The failure that the client is told.
         pub async fn answer<B>(
-            $desk: &Desk,
+            $state: &ThreadState,
             $connection: &Connection,
             $request: Request<B>,
             path: Path,
@@ -88,63 +91,67 @@ macro_rules! routes {
 }
 
 routes! {
-    (desk, connection, request)
+    (state, connection, request)
 
     /// One key.
     Entity = "/v0/entity", spare false {
-        GET | HEAD, needs Need::Right(Right::Read) => handler::get(desk, &request).await;
-        PUT, needs Need::Right(Right::Write) => handler::put(desk, connection, request).await;
-        POST, needs Need::Right(Right::Write) => edits::post(desk, connection, request).await;
-        DELETE, needs Need::Right(Right::Delete) => handler::delete(desk, &request).await;
+        GET | HEAD, needs Need::Right(Right::Read) => handler::get(state, &request).await;
+        PUT, needs Need::Right(Right::Write) => values::put(state, connection, request).await;
+        POST, needs Need::Right(Right::Write) => edits::post(state, connection, request).await;
+        DELETE, needs Need::Right(Right::Delete) => handler::delete(state, &request).await;
     }
     /// A range of keys.
     Entities = "/v0/entities", spare false {
-        GET | HEAD, needs Need::Right(Right::Scan) => handler::range(desk, &request).await;
+        GET | HEAD, needs Need::Right(Right::Scan) => handler::range(state, &request).await;
     }
     /// Operations, one a line.
     Batch = "/v0/batch", spare false {
-        POST, needs Need::Token => batch::batch(desk, connection, request).await;
+        POST, needs Need::Token => batch::batch(state, connection, request).await;
     }
     /// The node's state.
     Status = "/v0/status", spare true {
-        GET | HEAD, needs Need::Nothing => reports::show_status(&desk.service, &request);
+        GET | HEAD, needs Need::Nothing => reports::show_status(&state.service, &request);
     }
     /// Counters in Prometheus text.
     Metrics = "/metrics", spare true {
-        GET | HEAD, needs Need::Right(Right::Metrics) => reports::show_metrics(&desk.service, &request);
+        GET | HEAD, needs Need::Right(Right::Metrics) => reports::show_metrics(&state.service, &request);
     }
     /// The load of the last quarter of an hour.
     History = "/v0/history", spare true {
-        GET | HEAD, needs Need::Right(Right::Metrics) => reports::show_history(&desk.service, &request);
+        GET | HEAD, needs Need::Right(Right::Metrics) => reports::show_history(&state.service, &request);
     }
     /// Where other nodes connect.
     Peer = "/v0/peer", spare true {
-        GET, needs Need::Nothing => welcome::welcome(&desk.service, connection, &request);
+        GET, needs Need::Nothing => welcome::welcome(&state.service, connection, &request);
     }
     /// The placement of keys.
     Topology = "/v0/topology", spare false {
-        GET | HEAD, needs Need::Token => handler::show_topology(&desk.service, &request);
+        GET | HEAD, needs Need::Token => handler::show_topology(&state.service, &request);
     }
     /// Every node's copy of a key.
     Explain = "/v0/explain", spare false {
-        GET | HEAD, needs Need::Right(Right::Read) => handler::show_explanation(desk, &request).await;
+        GET | HEAD, needs Need::Right(Right::Read) => handler::show_explanation(state, &request).await;
     }
     /// The instant up to which all replicas agree.
     Converged = "/v0/converged", spare false {
-        GET | HEAD, needs Need::Token => handler::show_converged(&desk.service, &request);
+        GET | HEAD, needs Need::Token => handler::show_converged(&state.service, &request);
     }
     /// A comparison of this node with all others, now.
     Repair = "/admin/repair", spare false {
-        POST, needs Need::Right(Right::Admin) => handler::repair(desk, &request).await;
+        POST, needs Need::Right(Right::Admin) => handler::repair(state, &request).await;
     }
     /// The state of this node at one timestamp, for a backup.
     Cut = "/admin/cut", spare false {
-        GET, needs Need::Right(Right::Admin) => cut::show(desk, &request);
-        POST, needs Need::Right(Right::Admin) => cut::order(desk, &request).await;
+        GET, needs Need::Right(Right::Admin) => cut::show(state, &request);
+        POST, needs Need::Right(Right::Admin) => cut::order(state, &request).await;
     }
     /// The records of that state.
     CutRecords = "/admin/cut/records", spare false {
-        GET, needs Need::Right(Right::Admin) => cut::records(desk, &request).await;
+        GET, needs Need::Right(Right::Admin) => cut::records(state, &request).await;
+    }
+    /// A record of a backup.
+    Restore = "/admin/entity", spare false {
+        PUT, needs Need::Right(Right::Admin) => restore::put(state, connection, request).await;
     }
     /// The API description for programs.
     OpenApi = "/openapi.json", spare false {
@@ -152,19 +159,31 @@ routes! {
     }
     /// A profile of the process.
     Profile = "/debug/profile", spare false {
-        GET, needs Need::Right(Right::Admin) => handler::show_profile(&desk.service, &request).await;
+        GET, needs Need::Right(Right::Admin) => handler::show_profile(&state.service, &request).await;
     }
     /// The node's background workers.
     Workers = "/admin/workers", spare false {
-        GET | HEAD, needs Need::Right(Right::Admin) => handler::show_workers(&desk.service, &request);
+        GET | HEAD, needs Need::Right(Right::Admin) => handler::show_workers(&state.service, &request);
     }
     /// The node's settings.
     Settings = "/admin/settings", spare false {
-        GET | HEAD, needs Need::Right(Right::Admin) => reports::show_settings(&desk.service, &request);
+        GET | HEAD, needs Need::Right(Right::Admin) => reports::show_settings(&state.service, &request);
     }
     /// The configuration of the cluster.
     Cluster = "/admin/cluster", spare false {
-        GET | HEAD, needs Need::Right(Right::Admin) => reports::show_cluster(&desk.service, &request);
+        GET | HEAD, needs Need::Right(Right::Admin) => cluster::show(&state.service, &request);
+    }
+    /// Plans a change of it.
+    ClusterPlan = "/admin/cluster/plan", spare false {
+        POST, needs Need::Right(Right::Admin) => cluster::plan(state, &request).await;
+    }
+    /// Applies the plan.
+    ClusterApply = "/admin/cluster/apply", spare false {
+        POST, needs Need::Right(Right::Admin) => cluster::apply(state, &request).await;
+    }
+    /// Drops the plan, or turns the change under way round.
+    ClusterCancel = "/admin/cluster/cancel", spare false {
+        POST, needs Need::Right(Right::Admin) => cluster::cancel(state, &request).await;
     }
     /// Where a browser is sent to the console.
     Root = "/", spare false {
@@ -172,27 +191,27 @@ routes! {
     }
     /// The page for people.
     Console = "/console", spare false {
-        GET | HEAD, needs Need::Nothing => console::show(&desk.service, &request, &console::PAGE);
+        GET | HEAD, needs Need::Nothing => console::show(&state.service, &request, &console::PAGE);
     }
     /// Its program.
     ConsoleScript = "/console/console.js", spare false {
-        GET | HEAD, needs Need::Nothing => console::show(&desk.service, &request, &console::SCRIPT);
+        GET | HEAD, needs Need::Nothing => console::show(&state.service, &request, &console::SCRIPT);
     }
     /// Its style.
     ConsoleStyle = "/console/console.css", spare false {
-        GET | HEAD, needs Need::Nothing => console::show(&desk.service, &request, &console::STYLE);
+        GET | HEAD, needs Need::Nothing => console::show(&state.service, &request, &console::STYLE);
     }
     /// The program of its page of profiles.
     ConsoleProfile = "/console/profile.js", spare false {
-        GET | HEAD, needs Need::Nothing => console::show(&desk.service, &request, &console::PROFILE);
+        GET | HEAD, needs Need::Nothing => console::show(&state.service, &request, &console::PROFILE);
     }
     /// Pauses a worker.
     WorkerPause = "/admin/workers/{name}/pause", spare false {
-        POST, needs Need::Right(Right::Admin) => handler::pause_worker(&desk.service, &request);
+        POST, needs Need::Right(Right::Admin) => handler::pause_worker(&state.service, &request);
     }
     /// Resumes a worker.
     WorkerResume = "/admin/workers/{name}/resume", spare false {
-        POST, needs Need::Right(Right::Admin) => handler::resume_worker(&desk.service, &request);
+        POST, needs Need::Right(Right::Admin) => handler::resume_worker(&state.service, &request);
     }
 }
 

@@ -5,11 +5,11 @@
 use super::HEAD_BYTES_MAX;
 use super::connection::{Connection, Guarded, Origin, Returned, Watchdog};
 use super::error::{CONNECTION_REFUSED, TLS_REQUIRED};
-use super::handler::{Desk, handle};
+use super::handler::{ThreadState, handle};
 use super::peer_places::Noted;
 use super::welcome;
 use crate::background;
-use crate::coordinator::{Coordinator, PeerDesk};
+use crate::coordinator::{Coordinator, PeerHandler};
 use crate::crash;
 use crate::log_limit::LogLimit;
 use crate::peer::{self, BoxedStream, Caller, Connector, Hello, Secret};
@@ -85,26 +85,31 @@ pub enum Phase {
 ///
 /// It connects to the peers as soon as the store is open. The first `thread` also does the node's background work, and
 /// announces when the node is ready.
-pub async fn serve<L: Listener>(listener: L, desk: Rc<Desk>, connector: Rc<dyn Connector>, thread: usize) {
-    let service = Arc::clone(&desk.service);
-    let (watchdog, watch) = start_watchdog(&desk);
+pub async fn serve<L: Listener>(
+    listener: L,
+    state: Rc<ThreadState>,
+    connector: Rc<dyn Connector>,
+    thread: usize,
+) {
+    let service = Arc::clone(&state.service);
+    let (watchdog, watch) = start_watchdog(&state);
     let supervisor = &service.supervisor;
     let opening = supervisor.task(Part::CommitWake, "", {
-        let desk = Rc::clone(&desk);
-        move || open(Rc::clone(&desk), Rc::clone(&connector), thread)
+        let state = Rc::clone(&state);
+        move || open(Rc::clone(&state), Rc::clone(&connector), thread)
     });
     let turns = supervisor.task(Part::Turns, "", {
-        let turns = Rc::clone(&desk.turns);
+        let turns = Rc::clone(&state.turns);
         move || {
             let turns = Rc::clone(&turns);
             async move { turns.run().await }
         }
     });
-    accept_until_draining(&listener, &desk, |accepted| accept(accepted, &desk, &watchdog)).await;
+    accept_until_draining(&listener, &state, |accepted| accept(accepted, &state, &watchdog)).await;
     drop(listener);
     watchdog.drain();
     let end = service.clock.mono() + service.limits.drain_timeout;
-    let writing = || desk.coordinator.get().map_or(0, |coordinator| coordinator.writes_under_way());
+    let writing = || state.coordinator.get().map_or(0, |coordinator| coordinator.writes_under_way());
     while watchdog.connection_count() + writing() > 0 && service.clock.mono() < end {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
@@ -122,22 +127,23 @@ pub async fn serve<L: Listener>(listener: L, desk: Rc<Desk>, connector: Rc<dyn C
 
 /// Serves the connections of `listener`, whose clients may administer the node without a token, until the node drains. Must
 /// run where local tasks can be spawned.
-pub async fn serve_admin<L: Listener>(listener: L, desk: Rc<Desk>) {
-    let (watchdog, watch) = start_watchdog(&desk);
-    accept_until_draining(&listener, &desk, |(stream, _)| accept_admin(stream, &desk, &watchdog)).await;
+pub async fn serve_admin<L: Listener>(listener: L, state: Rc<ThreadState>) {
+    let (watchdog, watch) = start_watchdog(&state);
+    accept_until_draining(&listener, &state, |(stream, _)| accept_admin(stream, &state, &watchdog)).await;
     drop(listener);
     watchdog.drain();
-    let clock = &desk.service.clock;
-    let end = clock.mono() + desk.service.limits.drain_timeout;
+    let clock = &state.service.clock;
+    let end = clock.mono() + state.service.limits.drain_timeout;
     while watchdog.connection_count() > 0 && clock.mono() < end {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     watch.abort();
 }
 
-fn start_watchdog(desk: &Rc<Desk>) -> (Rc<Watchdog>, tokio::task::JoinHandle<()>) {
-    let service = &desk.service;
-    let watchdog = Watchdog::new(service.limits.waits, Arc::clone(&service.clock), Arc::clone(&desk.metrics));
+fn start_watchdog(state: &Rc<ThreadState>) -> (Rc<Watchdog>, tokio::task::JoinHandle<()>) {
+    let service = &state.service;
+    let watchdog =
+        Watchdog::new(service.limits.waits, Arc::clone(&service.clock), Arc::clone(&state.metrics));
     let watching = Rc::clone(&watchdog);
     let watch = service.supervisor.task(Part::Watchdog, "", move || {
         let watching = Rc::clone(&watching);
@@ -147,8 +153,12 @@ fn start_watchdog(desk: &Rc<Desk>) -> (Rc<Watchdog>, tokio::task::JoinHandle<()>
 }
 
 /// Gives `accept` every connection of `listener` until the node drains, and those that the kernel has accepted by then.
-async fn accept_until_draining<L: Listener>(listener: &L, desk: &Desk, accept: impl Fn((L::Stream, IpAddr))) {
-    let service = &desk.service;
+async fn accept_until_draining<L: Listener>(
+    listener: &L,
+    state: &ThreadState,
+    accept: impl Fn((L::Stream, IpAddr)),
+) {
+    let service = &state.service;
     let mut phase = service.phase.subscribe();
     let accept_lines = LogLimit::new(ACCEPT_LINES_MAX, ACCEPT_LINES_PERIOD);
     loop {
@@ -175,17 +185,17 @@ async fn accept_until_draining<L: Listener>(listener: &L, desk: &Desk, accept: i
 }
 
 /// Gives this thread its coordinator as soon as the store is open, and keeps it running.
-async fn open(desk: Rc<Desk>, connector: Rc<dyn Connector>, thread: usize) {
-    let service = &desk.service;
+async fn open(state: Rc<ThreadState>, connector: Rc<dyn Connector>, thread: usize) {
+    let service = &state.service;
     let is_open = service.phase.subscribe().wait_for(|phase| *phase != Phase::Starting).await.is_ok();
     let (true, Some(rooms)) = (is_open, service.rooms.get()) else { return };
     let coordinator = Coordinator::start(Arc::clone(&rooms.shared), &connector, thread);
-    let _ = desk.coordinator.set(Rc::clone(&coordinator));
-    service.desks_open.send_modify(|open| *open += 1);
+    let _ = state.coordinator.set(Rc::clone(&coordinator));
+    service.threads_open.send_modify(|open| *open += 1);
     if thread == 0 {
         drop(service.supervisor.task(Part::HintDrain, "", {
-            let desk = Rc::clone(&desk);
-            move || join(Arc::clone(&desk.service), Rc::clone(&coordinator))
+            let state = Rc::clone(&state);
+            move || join(Arc::clone(&state.service), Rc::clone(&coordinator))
         }));
     }
     // Makes this thread's writes share their wake-ups.
@@ -197,7 +207,7 @@ async fn join(service: Arc<super::Service>, coordinator: Rc<Coordinator>) {
     background::start(&coordinator);
     coordinator.take_hints().await;
     let all = service.thread_metrics.len();
-    if service.desks_open.subscribe().wait_for(|open| *open >= all).await.is_err() {
+    if service.threads_open.subscribe().wait_for(|open| *open >= all).await.is_err() {
         return;
     }
     service.phase.send_if_modified(|phase| {
@@ -220,24 +230,24 @@ async fn accept_now<L: Listener>(listener: &L) -> Option<io::Result<(L::Stream, 
 
 fn accept<S: AsyncRead + AsyncWrite + Unpin + 'static>(
     (stream, client): (S, IpAddr),
-    desk: &Rc<Desk>,
+    state: &Rc<ThreadState>,
     watchdog: &Rc<Watchdog>,
 ) {
-    let place = Place::take(&desk.service, client);
-    let connections_max = desk.service.limits.connections_max;
+    let place = Place::take(&state.service, client);
+    let connections_max = state.service.limits.connections_max;
     if place.number > connections_max + SPARE_PLACES {
-        desk.metrics.connections_refused.fetch_add(1, Ordering::Relaxed);
+        state.metrics.connections_refused.fetch_add(1, Ordering::Relaxed);
         return;
     }
     let is_spare = place.number > connections_max || place.of_address > share_of_address(connections_max);
     let origin = if is_this_machine(client) { Origin::Machine(client) } else { Origin::Network(client) };
     let connection = watchdog.connect(origin, is_spare);
-    desk.metrics.connections_accepted.fetch_add(1, Ordering::Relaxed);
-    match &desk.service.tls {
-        None => tokio::task::spawn_local(serve_connection(stream, Rc::clone(desk), connection, place)),
+    state.metrics.connections_accepted.fetch_add(1, Ordering::Relaxed);
+    match &state.service.tls {
+        None => tokio::task::spawn_local(serve_connection(stream, Rc::clone(state), connection, place)),
         Some(tls) => {
             let tls = Arc::clone(tls);
-            tokio::task::spawn_local(secure_connection(stream, tls, Rc::clone(desk), connection, place))
+            tokio::task::spawn_local(secure_connection(stream, tls, Rc::clone(state), connection, place))
         }
     };
 }
@@ -247,7 +257,7 @@ fn accept<S: AsyncRead + AsyncWrite + Unpin + 'static>(
 async fn secure_connection<S: AsyncRead + AsyncWrite + Unpin + 'static>(
     stream: S,
     tls: Arc<Tls>,
-    desk: Rc<Desk>,
+    state: Rc<ThreadState>,
     connection: Rc<Connection>,
     place: Place,
 ) {
@@ -255,7 +265,7 @@ async fn secure_connection<S: AsyncRead + AsyncWrite + Unpin + 'static>(
         Some(Arrived::Tls(stream)) => {
             let done = unless_cut(&connection, tls.shake_hands(stream)).await;
             if let Some(Err(error)) = &done {
-                let (reason, service) = (error.to_string(), &desk.service);
+                let (reason, service) = (error.to_string(), &state.service);
                 if service.refusals.admit(&reason, service.clock.mono()) {
                     tracing::warn!(reason, client = ?connection.origin().client(), "a handshake of TLS failed");
                 }
@@ -266,17 +276,17 @@ async fn secure_connection<S: AsyncRead + AsyncWrite + Unpin + 'static>(
         }
         Some(Arrived::Plain(stream)) if tls.mode() == TlsMode::Allow => Box::new(stream),
         Some(Arrived::Plain(mut stream)) => {
-            let answer = TLS_REQUIRED.bytes(desk.service.clock.wall());
+            let answer = TLS_REQUIRED.bytes(state.service.clock.wall());
             let write = async {
                 let _ = stream.write_all(&answer).await;
-                linger(stream, &desk, &connection).await;
+                linger(stream, &state, &connection).await;
             };
             let _ = tokio::time::timeout(LINGER, write).await;
             return;
         }
         None => return,
     };
-    serve_connection(stream, desk, connection, place).await;
+    serve_connection(stream, state, connection, place).await;
 }
 
 /// What `future` gives, unless the connection times out or the node drains first.
@@ -295,17 +305,17 @@ async fn unless_cut<T>(connection: &Connection, future: impl Future<Output = T>)
 /// Connections to the socket for administration have places of their own, so that clients cannot take them.
 fn accept_admin<S: AsyncRead + AsyncWrite + Unpin + 'static>(
     stream: S,
-    desk: &Rc<Desk>,
+    state: &Rc<ThreadState>,
     watchdog: &Rc<Watchdog>,
 ) {
     if watchdog.connection_count() >= ADMIN_CONNECTIONS_MAX {
-        desk.metrics.connections_refused.fetch_add(1, Ordering::Relaxed);
+        state.metrics.connections_refused.fetch_add(1, Ordering::Relaxed);
         return;
     }
     let connection = watchdog.connect(Origin::AdminSocket, false);
-    desk.metrics.connections_accepted.fetch_add(1, Ordering::Relaxed);
-    let place = Place::take(&desk.service, IpAddr::V4(Ipv4Addr::LOCALHOST));
-    tokio::task::spawn_local(serve_connection(stream, Rc::clone(desk), connection, place));
+    state.metrics.connections_accepted.fetch_add(1, Ordering::Relaxed);
+    let place = Place::take(&state.service, IpAddr::V4(Ipv4Addr::LOCALHOST));
+    tokio::task::spawn_local(serve_connection(stream, Rc::clone(state), connection, place));
 }
 
 /// The most connections that one address may have: three quarters of all. Clients on this machine are not counted,
@@ -384,13 +394,13 @@ impl Drop for Place {
 
 async fn serve_connection<S: AsyncRead + AsyncWrite + Unpin + 'static>(
     stream: S,
-    desk: Rc<Desk>,
+    state: Rc<ThreadState>,
     connection: Rc<Connection>,
     place: Place,
 ) {
     let serve = |request| {
-        let (desk, connection) = (Rc::clone(&desk), Rc::clone(&connection));
-        async move { Ok::<_, Infallible>(handle(&desk, &connection, request).await) }
+        let (state, connection) = (Rc::clone(&state), Rc::clone(&connection));
+        async move { Ok::<_, Infallible>(handle(&state, &connection, request).await) }
     };
     let returned = Returned::default();
     let io = TokioIo::new(Guarded::new(stream, Rc::clone(&returned), Rc::clone(&connection)));
@@ -402,6 +412,8 @@ async fn serve_connection<S: AsyncRead + AsyncWrite + Unpin + 'static>(
         // Small answers and the many chunks of a range cost less when they are copied into one buffer than in a
         // vectored write.
         .writev(false)
+        // Not that a client may close its half: `Guarded` notices that, without the buffer that hyper would allocate.
+        .half_close(true)
         .serve_connection(io, service_fn(serve));
     let mut drained = false;
     std::future::poll_fn(|cx| {
@@ -425,28 +437,31 @@ async fn serve_connection<S: AsyncRead + AsyncWrite + Unpin + 'static>(
     .await;
     let mut already_read = http.into_parts().read_buf;
     let stream = returned.borrow_mut().take();
-    let Some(mut stream) = stream else { return };
+    let Some((mut stream, ahead)) = stream else { return };
+    if !ahead.is_empty() {
+        already_read = [already_read, ahead].concat().into();
+    }
     if let Some(peer) = connection.upgraded() {
         // Until it has proved who it is, it counts as a client's connection.
         let shown = peer.shown.clone();
-        let proved = welcome::prove(&mut stream, &mut already_read, &desk.service, &connection, peer).await;
+        let proved = welcome::prove(&mut stream, &mut already_read, &state.service, &connection, peer).await;
         // From here on it is a peer's connection: the watchdog and the drain leave it alone.
         drop((connection, place));
         if let Some((theirs, secret)) = proved {
-            serve_peer(stream, already_read, &desk, theirs, (secret, shown)).await;
+            serve_peer(stream, already_read, &state, theirs, (secret, shown)).await;
         }
     } else if connection.is_spare() && !connection.has_asked() {
         // The client sent nothing, perhaps because it opened the connection for later use. It is told that it is
         // refused.
-        desk.metrics.connections_refused.fetch_add(1, Ordering::Relaxed);
-        let answer = CONNECTION_REFUSED.bytes(desk.service.clock.wall());
+        state.metrics.connections_refused.fetch_add(1, Ordering::Relaxed);
+        let answer = CONNECTION_REFUSED.bytes(state.service.clock.wall());
         let write = async {
             let _ = stream.write_all(&answer).await;
-            linger(stream, &desk, &connection).await;
+            linger(stream, &state, &connection).await;
         };
         let _ = tokio::time::timeout(LINGER, write).await;
     } else if connection.is_to_linger() {
-        linger(stream, &desk, &connection).await;
+        linger(stream, &state, &connection).await;
     }
 }
 
@@ -454,20 +469,24 @@ async fn serve_connection<S: AsyncRead + AsyncWrite + Unpin + 'static>(
 async fn serve_peer<S: AsyncRead + AsyncWrite + Unpin + 'static>(
     stream: S,
     already_read: Bytes,
-    desk: &Rc<Desk>,
+    state: &Rc<ThreadState>,
     theirs: Hello,
     (secret, shown): (Option<Secret>, Option<Rc<Shown>>),
 ) {
-    let Some(rooms) = desk.service.rooms.get() else { return };
-    let peers = PeerDesk::new(Arc::clone(&rooms.shared));
+    let Some(rooms) = state.service.rooms.get() else { return };
+    let peers = PeerHandler::new(Arc::clone(&rooms.shared)).with_spans(Arc::clone(&state.service.spans));
+    let peers = peers.of(&theirs);
     peers.met(&theirs);
-    let clock = Arc::clone(&desk.service.clock);
-    let number = desk.service.peer_connections.fetch_add(1, Ordering::Relaxed);
-    let caller = Caller { peer: theirs.node, connection: number };
+    let clock = Arc::clone(&state.service.clock);
+    let number = state.service.peer_connections.fetch_add(1, Ordering::Relaxed);
+    // The handshake has found that there is one.
+    let Ok(protocol) = rooms.shared.cluster.hello(clock.wall()).common_protocol(&theirs) else { return };
+    let caller =
+        Caller { peer: theirs.node, connection: number, protocol, epoch: kvorum_core::agreement::Epoch(0) };
     let limits = Arc::clone(&rooms.shared.peer_limits);
-    let place = desk.service.peer_places.take(theirs.node);
+    let place = state.service.peer_places.take(theirs.node);
     let serving = Rc::new(Noted::new(peers, &place));
-    let auth = &desk.service.peer_auth;
+    let auth = &state.service.peer_auth;
     let _connected = auth.connected(number, secret.clone(), shown.is_some());
     tokio::select! {
         biased;
@@ -475,7 +494,7 @@ async fn serve_peer<S: AsyncRead + AsyncWrite + Unpin + 'static>(
         () = auth.withdrawn(secret.as_ref()) => {
             tracing::debug!(peer = %theirs.node, "closed a connection whose peer secret was withdrawn");
         }
-        () = withdrawn(&desk.service, shown.as_deref()) => {
+        () = withdrawn(&state.service, shown.as_deref()) => {
             tracing::debug!(peer = %theirs.node, "closed a connection whose certificate holds no more");
         }
         () = peer::serve(stream, already_read, serving, caller, clock, limits) => {}
@@ -491,7 +510,11 @@ async fn withdrawn(service: &super::Service, shown: Option<&Shown>) {
 }
 
 /// Reads what the client still sends, and drops it, at most at [`LINGER_BYTES_PER_SECOND`].
-async fn linger<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S, desk: &Desk, connection: &Connection) {
+async fn linger<S: AsyncRead + AsyncWrite + Unpin>(
+    mut stream: S,
+    state: &ThreadState,
+    connection: &Connection,
+) {
     let end = Instant::now() + LINGER_MAX;
     let mut left = LINGER;
     let mut dropped = 0;
@@ -503,11 +526,11 @@ async fn linger<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S, desk: &Desk, c
         let now = Instant::now();
         left = left.saturating_sub(now - begun);
         dropped += bytes;
-        let free_at = desk.dropping_until.get().max(now) + dropping_time(bytes);
+        let free_at = state.dropping_until.get().max(now) + dropping_time(bytes);
         if free_at > end {
             return;
         }
-        desk.dropping_until.set(free_at);
+        state.dropping_until.set(free_at);
         tokio::time::sleep_until(free_at).await;
     }
 }

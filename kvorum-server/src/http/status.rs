@@ -38,6 +38,8 @@ pub(super) enum Serving {
     StoreFailed,
     /// A thread or task that the node needs has ended; its process is about to end.
     ThreadEnded,
+    /// The node was removed from the cluster.
+    Removed,
 }
 
 impl Serving {
@@ -50,6 +52,7 @@ impl Serving {
             (Some(_), ..) => Self::ThreadEnded,
             (_, Phase::Draining, _) => Self::Draining,
             (_, Phase::Starting | Phase::Joining, _) => Self::Starting,
+            (_, Phase::Ready, _) if shared.cluster.is_removed() => Self::Removed,
             (_, Phase::Ready, StoreState::Failed { .. }) => Self::StoreFailed,
             (_, Phase::Ready, _) if !shared.finds_default_quorum() => Self::NoQuorum,
             (_, Phase::Ready, _) if shared.timestamps.stands_down() => Self::ClockOff,
@@ -71,6 +74,7 @@ impl Serving {
             Self::Draining => "draining",
             Self::StoreFailed => "store-failed",
             Self::ThreadEnded => "thread-ended",
+            Self::Removed => "removed",
         }
     }
 
@@ -79,7 +83,12 @@ impl Serving {
         match self {
             Self::Ok | Self::DiskFull | Self::StoreWaiting => true,
             Self::NoQuorum => !is_needed,
-            Self::Starting | Self::Draining | Self::ClockOff | Self::StoreFailed | Self::ThreadEnded => false,
+            Self::Starting
+            | Self::Draining
+            | Self::ClockOff
+            | Self::StoreFailed
+            | Self::ThreadEnded
+            | Self::Removed => false,
         }
     }
 
@@ -87,6 +96,7 @@ impl Serving {
     fn state(self, phase: Phase) -> &'static str {
         match (self, phase) {
             (Self::StoreFailed | Self::ThreadEnded, _) => "failed",
+            (Self::Removed, _) => "removed",
             (_, Phase::Draining) => "draining",
             (_, Phase::Ready) => "ready",
             (_, Phase::Starting | Phase::Joining) => "starting",
@@ -125,6 +135,8 @@ pub struct NodeFacts {
 
 /// The figures of the node itself, beside its cluster.
 pub(super) struct Own<'a> {
+    /// What it waits for, where it belongs to no cluster yet.
+    pub joining: Option<String>,
     /// The facts that do not change.
     pub facts: &'a NodeFacts,
     /// How long the node has run.
@@ -162,7 +174,8 @@ pub(super) fn render(
     let workers = shared.map(Shared::workers).unwrap_or_default();
     let paused: Vec<&str> =
         workers.iter().filter(|worker| worker.state == "paused").map(|worker| &*worker.name).collect();
-    let waits_for = shared.filter(|shared| !shared.counts()).map(Shared::why_not_voting);
+    let waits_for = shared.filter(|shared| !shared.counts(false)).map(Shared::why_not_voting);
+    let waits_for = waits_for.or_else(|| own.joining.clone());
     let id = shared.map(|shared| format!("{:032x}", shared.replica.store_id()));
     let mut body = serde_json::json!({
         "state": state,
@@ -352,7 +365,7 @@ fn render_converged(shared: &Shared) -> serde_json::Value {
         "held_by": held_by.map(|(node, _)| shared.cluster.url_of(node)),
         "why": held_by.map(|(_, why)| converged::why_name(why)),
         "rounds": gc.rounds(),
-        "partitions_settled": read(&gc.released),
+        "partitions_agreed": read(&gc.released),
         "purged": read(&gc.purged),
     })
 }

@@ -537,33 +537,10 @@ pub(super) fn digits<T: std::str::FromStr>(value: &[u8]) -> Option<T> {
 
 /// Reads a `ttl` as milliseconds; fractions of a millisecond are rounded up.
 pub(super) fn parse_ttl(value: &[u8]) -> Result<u64, TargetError> {
-    let bad = TargetError::BadValue { name: "ttl", allowed: TTL_ALLOWED };
-    let split = value.iter().position(u8::is_ascii_alphabetic).unwrap_or(value.len());
-    let (number, unit) = value.split_at(split);
-    let unit_millis: u64 = match unit {
-        b"ms" => 1,
-        b"" | b"s" => 1000,
-        b"m" => 60 * 1000,
-        b"h" => 60 * 60 * 1000,
-        b"d" => 24 * 60 * 60 * 1000,
-        _ => return Err(bad),
-    };
-    let mut parts = number.splitn(2, |byte| *byte == b'.');
-    let whole: u64 = parts.next().and_then(digits).ok_or_else(|| bad.clone())?;
-    let fraction_millis = match parts.next() {
-        None => 0,
-        // Only a bare number of seconds may have decimals.
-        Some(fraction) if unit.is_empty() => {
-            let size =
-                u32::try_from(fraction.len()).ok().filter(|size| *size <= 18).ok_or_else(|| bad.clone())?;
-            let parts: u64 = digits(fraction).ok_or_else(|| bad.clone())?;
-            let scale = 10u128.pow(size);
-            u64::try_from((u128::from(parts) * 1000).div_ceil(scale)).map_err(|_| bad.clone())?
-        }
-        Some(_) => return Err(bad),
-    };
-    let millis = whole.checked_mul(unit_millis).and_then(|millis| millis.checked_add(fraction_millis));
-    millis.filter(|millis| (1..=TTL_MILLIS_MAX).contains(millis)).ok_or(bad)
+    let duration = std::str::from_utf8(value).ok().and_then(kvorum_units::duration);
+    let millis =
+        duration.and_then(kvorum_units::millis_up).filter(|millis| (1..=TTL_MILLIS_MAX).contains(millis));
+    millis.ok_or(TargetError::BadValue { name: "ttl", allowed: TTL_ALLOWED })
 }
 
 #[cfg(test)]
@@ -691,7 +668,8 @@ mod tests {
             ("36500d", 3_153_600_000_000),
             ("3153600000", 3_153_600_000_000),
             ("3153600000000ms", 3_153_600_000_000),
-            ("2.", 0),
+            ("1.5m", 90_000),
+            ("250us", 1),
         ];
         for (text, millis) in good {
             assert_eq!(ttl(text), Some(millis).filter(|millis| *millis > 0), "{text}");
@@ -703,7 +681,7 @@ mod tests {
             "0.0",
             "-1",
             "+1",
-            "1.5m",
+            "2.",
             "1w",
             "s",
             "ms",

@@ -3,7 +3,7 @@
 
 use super::connection::{ANSWER_RATE_MIN, BODY_RATE_MIN};
 use super::server::{Listener, Phase, serve};
-use super::{Desk, Service};
+use super::{Service, ThreadState};
 use crate::clock::{Clock, SystemClock, SystemRng};
 use crate::config::{self, Config};
 use crate::node::{self, Disk, Names, NodeError, Opening};
@@ -14,6 +14,7 @@ use crate::storage::memory::MemoryEngine;
 use crate::storage::{Engine, Keyspace};
 use crate::supervise::Supervisor;
 use crate::worker::Pools;
+use futures_util::FutureExt as _;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Bound;
@@ -22,19 +23,54 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf};
 use tokio::sync::mpsc;
 
 const SECOND: Duration = Duration::from_secs(1);
 const ELSEWHERE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
 
 /// A listener whose connections the test supplies.
-struct Given(Mutex<mpsc::Receiver<(DuplexStream, IpAddr)>>);
+struct Given(Mutex<mpsc::Receiver<(Noting, IpAddr)>>);
+
+/// A node's end of a connection. It notes the addresses of the buffers that bytes are read into.
+struct Noting {
+    stream: DuplexStream,
+    buffers: Arc<Mutex<Vec<usize>>>,
+}
+
+impl AsyncRead for Noting {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        let polled = Pin::new(&mut self.stream).poll_read(cx, buf);
+        if let Some(read) = buf.filled().get(before..).filter(|read| !read.is_empty()) {
+            self.buffers.lock().unwrap().push(read.as_ptr().addr());
+        }
+        polled
+    }
+}
+
+impl AsyncWrite for Noting {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
 
 impl Listener for Given {
-    type Stream = DuplexStream;
+    type Stream = Noting;
 
-    fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(DuplexStream, IpAddr)>> {
+    fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(Noting, IpAddr)>> {
         match self.0.lock().unwrap().poll_recv(cx) {
             Poll::Ready(Some(accepted)) => Poll::Ready(Ok(accepted)),
             Poll::Ready(None) | Poll::Pending => Poll::Pending,
@@ -47,7 +83,9 @@ struct Node {
     config: Config,
     names: Names,
     service: Arc<Service>,
-    connections: mpsc::Sender<(DuplexStream, IpAddr)>,
+    connections: mpsc::Sender<(Noting, IpAddr)>,
+    /// The buffers of all connections.
+    buffers: Arc<Mutex<Vec<usize>>>,
     serving: tokio::task::JoinHandle<()>,
     /// The client address of the next connections.
     client: IpAddr,
@@ -83,9 +121,10 @@ impl Node {
         let service =
             node::service(&config, &names, &clock, &SystemRng, (threads, None), Supervisor::default());
         let (connections, given) = mpsc::channel(10);
-        let desk = Desk::new(Arc::clone(&service), Arc::clone(&service.thread_metrics[0]));
-        let serving = tokio::task::spawn_local(serve(Given(Mutex::new(given)), desk, Rc::new(Nowhere), 0));
-        Self { config, names, service, connections, serving, client: ELSEWHERE, threads: None }
+        let state = ThreadState::new(Arc::clone(&service), Arc::clone(&service.thread_metrics[0]));
+        let serving = tokio::task::spawn_local(serve(Given(Mutex::new(given)), state, Rc::new(Nowhere), 0));
+        let buffers = Arc::default();
+        Self { config, names, service, connections, buffers, serving, client: ELSEWHERE, threads: None }
     }
 
     /// Opens the store, and waits until the node is ready.
@@ -105,7 +144,8 @@ impl Node {
     }
 
     async fn connect(&self) -> DuplexStream {
-        let (client, server) = tokio::io::duplex(64 << 10);
+        let (client, stream) = tokio::io::duplex(64 << 10);
+        let server = Noting { stream, buffers: Arc::clone(&self.buffers) };
         self.connections.send((server, self.client)).await.unwrap();
         client
     }
@@ -150,8 +190,10 @@ fn open_store(
         index_bytes: 4 << 10,
         pools: Arc::new(Pools::start(1, &service.supervisor).unwrap()),
         workers: Workers::Threads,
+        connector: Rc::new(Nowhere),
     };
-    node::open(opening, service)
+    // A node that joins no cluster waits for nothing.
+    node::open(opening, service).now_or_never().unwrap().map(Option::unwrap)
 }
 
 fn run(paused: bool, test: impl AsyncFnOnce()) {
@@ -195,8 +237,8 @@ fn ready_once_every_thread_serves() {
         node.open_store();
         assert!(tokio::time::timeout(SECOND / 10, node.ready()).await.is_err(), "one thread of two serves");
         let (_connections, given) = mpsc::channel(1);
-        let desk = Desk::new(Arc::clone(&node.service), Arc::clone(&node.service.thread_metrics[1]));
-        let serving = tokio::task::spawn_local(serve(Given(Mutex::new(given)), desk, Rc::new(Nowhere), 1));
+        let state = ThreadState::new(Arc::clone(&node.service), Arc::clone(&node.service.thread_metrics[1]));
+        let serving = tokio::task::spawn_local(serve(Given(Mutex::new(given)), state, Rc::new(Nowhere), 1));
         node.ready().await;
         serving.abort();
     });
@@ -320,6 +362,33 @@ fn draining_node_ends() {
     });
 }
 
+/// Goal: the requests of a connection share one buffer; each used to take 8 KiB of its own. Method: PUTs and GETs, one
+/// after the other, and where their bytes were read to.
+#[test]
+fn requests_of_a_connection_share_a_buffer() {
+    run(false, async || {
+        let mut node = Node::starting();
+        node.open().await;
+        let mut client = node.connect().await;
+        for request in ["PUT", "HEAD", "PUT", "HEAD", "DELETE", "HEAD"] {
+            let body = if request == "PUT" { "value" } else { "" };
+            let request = format!(
+                "{request} /v0/entity?id=key HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n{body}",
+                body.len()
+            );
+            client.write_all(request.as_bytes()).await.unwrap();
+            let mut answer = String::new();
+            while !answer.ends_with("\r\n\r\n") {
+                answer.push(client.read_u8().await.unwrap().into());
+            }
+            assert!(answer.starts_with("HTTP/1.1 20") || answer.starts_with("HTTP/1.1 404 "), "{answer}");
+        }
+        let buffers = node.buffers.lock().unwrap().clone();
+        let (least, most) = (buffers.iter().min().unwrap(), buffers.iter().max().unwrap());
+        assert!(buffers.len() == 6 && most - least < 8192, "{buffers:x?}");
+    });
+}
+
 /// Goal: profiles are for the node's own machine, one at a time, and end with their client. Method: the same requests
 /// from elsewhere and from loopback; a second request during a long profile, whose client then disconnects.
 #[test]
@@ -416,8 +485,11 @@ fn cluster_is_shown_to_its_operator() {
         assert!(answer.starts_with("HTTP/1.1 403 "), "{answer}");
         node.client = Ipv4Addr::LOCALHOST.into();
         let shown = node.ask("GET /admin/cluster").await;
-        assert!(shown.starts_with("HTTP/1.1 200 ") && shown.contains("\nepoch 0 stable cluster "), "{shown}");
-        assert!(shown.contains("\nmember 0 http://") && shown.contains(" weight 1 in\n"), "{shown}");
+        assert!(
+            shown.starts_with("HTTP/1.1 200 ") && shown.contains("\nepoch 0 stable level 0 cluster "),
+            "{shown}"
+        );
+        assert!(shown.contains("\nmember 0 http://") && shown.contains(" weight 1 in epoch 0\n"), "{shown}");
         for (request, status) in [("GET /admin/cluster?x=1", "400"), ("PUT /admin/cluster", "405")] {
             let answer = node.ask(request).await;
             assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{request}: {answer}");

@@ -7,8 +7,8 @@ use super::handler::Service;
 use super::target;
 use crate::authority::Authority;
 use crate::peer::{
-    Answer, AuthError, CONNECT_TIMEOUT, Challenge, HandshakeError, Hello, PROOF_BYTES, Secret, UPGRADE_PATH,
-    UPGRADE_PROTOCOL,
+    Answer, AuthError, CONNECT_TIMEOUT, Challenge, HandshakeError, Hello, JOINING, PROOF_BYTES, Secret,
+    UPGRADE_PATH, UPGRADE_PROTOCOL,
 };
 use crate::security::audit;
 use crate::tls::Shown;
@@ -48,7 +48,7 @@ pub(super) fn welcome<B: Body>(
     };
     let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let malformed = |error: HandshakeError| Failure::malformed(refuse(error.to_string()));
-    let theirs = Hello::parse(header).map_err(malformed)?;
+    let theirs = Hello::parse_as(ours.spoken(), header).map_err(malformed)?;
     let ours = ours.in_answer_to(&theirs).map_err(malformed)?;
     let challenge = Challenge::parse(header).map_err(malformed)?;
     let unproven = |error: AuthError| {
@@ -60,14 +60,21 @@ pub(super) fn welcome<B: Body>(
     let answer =
         shared.peer_auth.answer((&ours, &theirs), challenge.as_ref(), &*shared.rng).map_err(unproven)?;
     let is_proving = matches!(answer, Answer::Prove { .. });
-    shared.cluster.judge(&ours, &theirs, is_proving, service.clock.mono()).map_err(|error| match error {
+    let is_removed = shared.cluster.was_removed(&theirs);
+    match shared.cluster.judge(&ours, &theirs, is_proving, service.clock.mono()) {
+        // It may ask for the configuration without it.
+        Err(HandshakeError::Removed { .. }) if is_removed => {}
         // It passes, once other nodes have said the same.
-        HandshakeError::ClusterIdOpen { contradicts: None, .. } => Failure::peer_not_yet(error.to_string()),
-        error => Failure::stranger(refuse(error.to_string())),
-    })?;
-    if shared.index_of(theirs.node).is_none_or(|index| index == shared.cluster.me()) {
+        Err(error @ HandshakeError::ClusterIdOpen { contradicts: None, .. }) => {
+            return Err(Failure::peer_not_yet(error.to_string()));
+        }
+        Err(error) => return Err(Failure::foreign_node(refuse(error.to_string()))),
+        Ok(()) => {}
+    }
+    let may_only_ask = is_removed || theirs.topology == JOINING;
+    if !may_only_ask && shared.index_of(theirs.node).is_none_or(|index| index == shared.cluster.me()) {
         let reason = format!("node {} is no other node of this cluster", theirs.node);
-        return Err(Failure::stranger(refuse(reason)));
+        return Err(Failure::foreign_node(refuse(reason)));
     }
     let (proof, expected) = match answer {
         Answer::Open => (Vec::new(), None),

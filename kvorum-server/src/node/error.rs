@@ -1,12 +1,14 @@
 //! The reasons why a node does not start.
 
 use super::peer_secrets::SecretFileError;
+use crate::membership::StartError;
 use crate::replica::ReplicaError;
 use crate::security::file::FileError;
 use crate::storage::EngineError;
 use crate::storage::data_dir::DataDirError;
 use crate::tls::TlsError;
 use kvorum_core::TopologyError;
+use kvorum_core::agreement::Epoch;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
@@ -25,6 +27,8 @@ pub enum NodeError {
     },
     /// The store opened, but its own rows cannot be read or written.
     Replica(ReplicaError),
+    /// The configurations that the store has adopted are not for this node.
+    Configuration(StartError),
     /// The configured nodes do not form a cluster.
     Topology(TopologyError),
     /// The node's URL is not one of the cluster's.
@@ -45,6 +49,15 @@ pub enum NodeError {
         owner: String,
         /// The URL of this node.
         url: String,
+    },
+    /// The node was removed from its cluster with this store.
+    Removed {
+        /// The store's path.
+        path: std::path::PathBuf,
+        /// The URL of this node.
+        url: String,
+        /// The epoch that removed it.
+        epoch: Epoch,
     },
     /// The node cannot listen on the address.
     Listen {
@@ -85,6 +98,7 @@ impl fmt::Display for NodeError {
                 write!(f, "the store in {} cannot be opened: {error}", path.display())
             }
             Self::Replica(error) => write!(f, "the store cannot be used: {error}"),
+            Self::Configuration(error) => error.fmt(f),
             Self::Topology(error) => write!(f, "--cluster is not a valid cluster: {error}"),
             Self::NotAmongNodes { url } => write!(f, "{url} is not one of the cluster's nodes"),
             Self::OtherCluster { path } => write!(
@@ -97,6 +111,12 @@ impl fmt::Display for NodeError {
                 f,
                 "the store in {} belongs to {owner}, and this node is {url}: the directory was exchanged or copied; start it \
                  as {owner}, or give {url} its own --data-dir, or an empty one that is refilled from the other nodes",
+                path.display()
+            ),
+            Self::Removed { path, url, epoch } => write!(
+                f,
+                "{url} was removed from the cluster in epoch {epoch} with the store in {}, which never comes back: to use this \
+                 machine again, start it with an empty --data-dir and with --join and the URL of a member",
                 path.display()
             ),
             Self::Listen { address, source } => write!(f, "cannot listen on {address}: {source}"),
@@ -124,6 +144,8 @@ impl NodeError {
             Self::DataDir(_)
                 | Self::OtherCluster { .. }
                 | Self::OtherNode { .. }
+                | Self::Removed { .. }
+                | Self::Configuration(_)
                 | Self::Tokens(_)
                 | Self::PeerSecrets(_)
                 | Self::Tls(_)

@@ -4,53 +4,63 @@
 //! (`SO_REUSEPORT`); a request stays on its thread. One commit thread and one sweeper per store, two pools of workers,
 //! and the engine's own threads.
 
+mod descriptors;
 mod error;
+mod home;
+mod join;
 pub mod peer_secrets;
 mod signals;
 mod sockets;
 mod span_export;
 mod watches;
 
+pub use descriptors::{fit_connections, raise_file_limit};
 pub use error::NodeError;
+pub use home::Disk;
 pub use signals::{END_SHOWN, Stop, StopSignals};
 
+use self::home::{
+    Alone, Unusable, check_home, placed_for, placed_of_joined, recognise, record_disk, removed_in,
+};
 use crate::admin_socket::{self, SocketFile};
 use crate::authority::Authority;
-use crate::canary::{self, Canary};
 use crate::clock::{Clock, Rng, SystemClock, SystemRng, TimestampBound};
-use crate::cluster::{Cluster, Roster};
+use crate::cluster::{Cluster, PeerRegistry};
 use crate::config::{self, Config, Resolved, SETTINGS};
 use crate::coordinator::{Settings, Shared, Stamps};
 use crate::crash::{self, Point};
 use crate::history::History;
 use crate::http::admission::Admission;
 use crate::http::body::BodyBudget;
-use crate::http::peer_places::PEER_CONNECTIONS_MAX;
 use crate::http::server::{self, Addresses, Listener, Phase};
-use crate::http::{Desk, MemberPages, NodeFacts, Rooms, Service, ShownSetting};
+use crate::http::{Another, MemberPages, NodeFacts, Rooms, Service, ShownSetting, ThreadState};
 use crate::log::Repeats;
 use crate::log_limit::LogLimit;
+use crate::membership::{StartError, genesis_of};
 use crate::metrics::{StoreMetrics, ThreadMetrics};
-use crate::peer::{Connector, PeerAuth, PeerLimits, Secrets};
+use crate::peer::{Connector, PeerAuth, PeerAuthMode, PeerLimits, Secrets};
 use crate::replica::{
-    Birth, DurabilityMode, Hints, Home, Purge, Replica, ReplicaError, ReplicaParts, ReplicaThreads, Vote,
-    Workers,
+    Birth, Chain, DurabilityMode, Hints, Home, Purge, Replica, ReplicaError, ReplicaParts, ReplicaThreads,
+    Vote, Workers,
 };
 use crate::security::Security;
 use crate::spans::Spans;
 use crate::storage::data_dir::DataDir;
-use crate::storage::identity::{DirectoryIdentity, DiskIdentity, Vouch};
+use crate::storage::identity::{DirectoryIdentity, Vouch};
 use crate::storage::lsm::{LsmConfig, LsmEngine};
-use crate::storage::{self, Engine, EngineError};
-use crate::supervise::{Supervisor, Thread};
+use crate::storage::{Engine, EngineError};
+use crate::supervise::{Part, Supervisor, Thread};
 use crate::tls::Tls;
 use crate::worker::Pools;
-use kvorum_core::{NodeId, Run, StoreSeen, Topology};
+use futures_util::FutureExt as _;
+use kvorum_core::agreement::Voter;
+use kvorum_core::configuration::Side;
+use kvorum_core::{NodeId, Slot, StoreSeen, Topology};
 use std::net::SocketAddr;
-use std::path::Path;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
 use watches::FileWatch;
@@ -63,6 +73,8 @@ pub struct Node {
     network: Vec<Thread>,
     service: Option<Arc<Service>>,
     replica: Option<ReplicaThreads>,
+    /// The thread on which the node waits to join a cluster, and what it opens then.
+    join: Option<(Thread, Opened)>,
     /// The threads that watch the files of tokens and of peer secrets.
     watches: Vec<FileWatch>,
     /// The thread that writes the audit log.
@@ -75,6 +87,14 @@ impl Node {
     /// Starts a node. It listens when this returns. It serves clients once it is ready ([`Node::wait_until_ready`]),
     /// and answers 503 until then.
     pub fn start(config: &Config) -> Result<Self, NodeError> {
+        Self::start_beside(config, None)
+    }
+
+    /// Starts a node of a process that runs several: a plan may have `another` started.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub fn start_beside(config: &Config, another: Option<&Another>) -> Result<Self, NodeError> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         let rng: Arc<dyn Rng> = Arc::new(SystemRng);
         let data_dir = DataDir::open(&config.data_dir).map_err(NodeError::DataDir)?;
@@ -84,11 +104,15 @@ impl Node {
         let supervisor = Supervisor::default();
         let (tls, tls_files) = watches::open_tls(config, &names.url)?.unzip();
         let service = service(config, &names, &clock, &*rng, (listeners.len(), tls), supervisor.clone());
+        if let Some(another) = another {
+            let _ = service.another.set(another.clone());
+        }
         let mut node = Self {
             address,
             network: Vec::new(),
             service: Some(Arc::clone(&service)),
             replica: None,
+            join: None,
             audit: None,
             watches: Vec::new(),
             admin_socket: None,
@@ -111,13 +135,27 @@ impl Node {
         }
         let (engine, index_bytes) = open_engine(&node.data_dir, config, &names, &supervisor)?;
         crash::point(Point::StoreOpened);
+        if let Some(epoch) = removed_in(&*engine, NodeId::of_url(&names.url)) {
+            let (path, url) = (config.data_dir.clone(), names.url.clone());
+            return Err(NodeError::Removed { path, url, epoch });
+        }
         let pools = Arc::new(Pools::start(config.pool_threads, &supervisor).map_err(NodeError::Thread)?);
         let workers = Workers::Threads;
         let identity = Arc::new(DirectoryIdentity::new(node.data_dir.path()));
         let disk = Disk { identity, vouched: Vouch::left_in(node.data_dir.path()) };
         let is_vouched = disk.vouched.is_some();
-        let parts = Opening { config, names: &names, clock, rng, disk, engine, index_bytes, pools, workers };
-        node.replica = Some(open(parts, &service)?);
+        if !config.join.is_empty() {
+            let config = config.clone();
+            let parts = Apart { config, names, clock, rng, disk, engine, index_bytes, pools };
+            node.join = Some(open_apart(parts, &service)?);
+            return Ok(node);
+        }
+        let connector: Rc<dyn Connector> = Rc::new(sockets::TcpConnector::new(&service));
+        let names = &names;
+        let parts =
+            Opening { config, names, clock, rng, disk, engine, index_bytes, pools, workers, connector };
+        // A node that joins no cluster waits for nothing.
+        node.replica = open(parts, &service).now_or_never().transpose()?.flatten();
         if is_vouched && let Err(error) = Vouch::forget(node.data_dir.path()) {
             tracing::warn!(%error, "the operator's confirmation cannot be removed from the data directory: the next \
                                     start uses it again");
@@ -158,6 +196,27 @@ impl Node {
         phase.is_ok_and(|phase| *phase == Phase::Ready)
     }
 
+    /// The URL of the node.
+    pub fn url(&self) -> &str {
+        self.service.as_ref().map_or("", |service| &service.facts.url)
+    }
+
+    /// Whether the node waits to join a cluster.
+    pub fn waits_to_join(&self) -> bool {
+        self.service.as_ref().is_some_and(|service| service.rooms.get().is_none())
+    }
+
+    /// Waits until the node learns that it was removed from the cluster.
+    pub async fn until_removed(&self) {
+        if self.ready().await
+            && let Some(rooms) = self.service.as_ref().and_then(|service| service.rooms.get())
+        {
+            let cluster = &rooms.shared.cluster;
+            return cluster.until(|| cluster.is_removed()).await;
+        }
+        std::future::pending::<()>().await;
+    }
+
     /// The address that the node listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -180,6 +239,9 @@ impl Node {
     pub fn begin_to_stop(&self) {
         self.note_draining();
         self.network.iter().for_each(Thread::may_end);
+        if let Some((join, _)) = &self.join {
+            join.may_end();
+        }
         if let Some(service) = &self.service {
             service.phase.send_replace(Phase::Draining);
         }
@@ -190,6 +252,10 @@ impl Node {
         self.admin_socket = None;
         self.begin_to_stop();
         self.network.drain(..).for_each(Thread::join);
+        if let Some((join, opened)) = self.join.take() {
+            join.join();
+            self.replica = opened.lock().unwrap_or_else(PoisonError::into_inner).take();
+        }
         crash::point(Point::CloseDrained);
         self.watches.drain(..).for_each(FileWatch::end);
         if let (Some(service), Some(audit)) = (&self.service, self.audit.take()) {
@@ -270,12 +336,21 @@ pub async fn run_local<L: Listener>(parts: LocalParts<L>) -> Result<(), NodeErro
     service.peer_auth.replace(secrets);
     let pools = Arc::new(Pools::inline());
     let workers = Workers::Tasks;
+    let (config, names, own) = (&config, &names, Rc::clone(&connector));
     let opening =
-        Opening { config: &config, names: &names, clock, rng, disk, engine, index_bytes, pools, workers };
-    let replica = open(opening, &service)?;
-    started(Handle(Arc::clone(&service)));
+        Opening { config, names, clock, rng, disk, engine, index_bytes, pools, workers, connector: own };
     let metrics = service.thread_metrics.first().map(Arc::clone).unwrap_or_default();
-    server::serve(listener, Desk::new(service, metrics), connector, 0).await;
+    let thread = ThreadState::new(Arc::clone(&service), metrics);
+    let mut serving = pin!(server::serve(listener, thread, connector, 0));
+    // A node that waits to join serves meanwhile: it answers that it is not ready.
+    let opened = tokio::select! {
+        biased;
+        opened = open(opening, &service) => opened?,
+        () = &mut serving => return Ok(()),
+    };
+    let Some(replica) = opened else { return Ok(()) };
+    started(Handle(service));
+    serving.await;
     replica.finish().await;
     Ok(())
 }
@@ -318,6 +393,8 @@ pub(crate) fn service(
     // Of this run of this node: two must not make the same ids.
     let seed = NodeId::of_url(&names.url).0 ^ u64::from(u32::from_be_bytes(run_id)) << 32;
     Arc::new(Service {
+        joining: Mutex::default(),
+        another: OnceLock::new(),
         clock: Arc::clone(clock),
         limits: config.limits,
         body_budget: Arc::new(BodyBudget::new(config.limits.body_bytes_in_flight_max)),
@@ -341,7 +418,7 @@ pub(crate) fn service(
         thread_metrics: (0..threads).map(|_| Arc::new(ThreadMetrics::default())).collect(),
         history: History::default(),
         started: clock.mono(),
-        desks_open: watch::Sender::new(0),
+        threads_open: watch::Sender::new(0),
         run_id: u32::from_be_bytes(run_id),
         faults: AtomicU64::new(0),
         fault_lines: LogLimit::new(FAULT_LINES_MAX, FAULT_LINES_PERIOD),
@@ -353,7 +430,7 @@ pub(crate) fn service(
         peer_auth: Arc::new(peer_auth(config)),
         tls,
         refusals: Repeats::default(),
-        spans: Spans::new(config.trace_endpoint.clone(), config.trace_sample, seed),
+        spans: Arc::new(Spans::new(config.trace_endpoint.clone(), config.trace_sample, seed)),
         security: Arc::new(Security::new(config.auth)),
         supervisor,
         rooms: OnceLock::new(),
@@ -372,103 +449,6 @@ fn open_audit(config: &Config, service: &Service) -> Result<Option<Thread>, Node
     opened.map(Some).map_err(|source| NodeError::Audit { path: path.clone(), source })
 }
 
-/// The placement in the store of a lone node: every key belongs there, whatever the node's address.
-const PLACED_ALONE: u64 = 0;
-
-/// The identifier of the nodes among which keys are placed.
-fn placed_for(topology: &Topology) -> u64 {
-    if topology.node_count() == 1 { PLACED_ALONE } else { topology.hash() }
-}
-
-/// Whether a store's keys are placed as in `placed`. A store of the release before clusters counts as a lone node's.
-fn is_home(home: &Home, placed: u64) -> bool {
-    home.topology.unwrap_or(PLACED_ALONE) == placed || canary::is(Canary::StaleTopology)
-}
-
-/// Whether a store belongs to `node`. A store of an earlier release belongs to the node that opens it first; a lone
-/// node's store is recognised by its placement.
-fn is_own(home: &Home, node: NodeId) -> bool {
-    home.node.as_ref().is_none_or(|(owner, _)| *owner == node) || canary::is(Canary::StoreOfAnotherNode)
-}
-
-/// A reason to begin a new store in place of the present one.
-enum Unusable {
-    /// The store replaced a damaged one under another node or list of nodes, and has confirmed nothing.
-    Provisional,
-    /// The store cannot be read.
-    Damaged(ReplicaError),
-}
-
-/// Checks whom the store with the record `home` belongs to. This node is `(its id, its URL)`, and its keys are placed
-/// as in `placed`.
-fn check_home(
-    home: Result<Option<Home>, ReplicaError>,
-    (node, url): (NodeId, &str),
-    placed: u64,
-    path: &Path,
-) -> Result<Option<Unusable>, NodeError> {
-    let is_alone = placed == PLACED_ALONE;
-    match home {
-        Ok(home) if home.as_ref().is_none_or(|home| is_home(home, placed) && is_own(home, node)) => Ok(None),
-        Ok(Some(home)) if home.is_provisional && !is_alone => Ok(Some(Unusable::Provisional)),
-        Ok(Some(Home { node: Some((_, owner)), topology, .. })) if topology == Some(placed) => {
-            Err(NodeError::OtherNode { path: path.to_path_buf(), owner, url: url.to_owned() })
-        }
-        Ok(_) => Err(NodeError::OtherCluster { path: path.to_path_buf() }),
-        Err(error) if error.is_damage() && !is_alone => Ok(Some(Unusable::Damaged(error))),
-        Err(error) => Err(NodeError::Replica(error)),
-    }
-}
-
-/// Whether the disk is known to be the last run's; if so, records it for the next run. The operator's decision for this
-/// start replaces the check.
-fn recognise(disk: &Disk, replica: &Replica) -> bool {
-    let (store, run) = (replica.store_id(), replica.run());
-    let doubt = match disk.vouched {
-        Some(vouch) => {
-            tracing::warn!("this start uses the operator's confirmation: kvorum {}", vouch.name());
-            None
-        }
-        None => disk.identity.verify(store, run).err(),
-    };
-    match &doubt {
-        None => record_disk(&*disk.identity, store, run),
-        Some(doubt) => {
-            if !replica.is_new() {
-                tracing::info!(
-                    %doubt,
-                    "the data directory may not be the one of the last run: this store is quorum-eligible once a \
-                     majority of the nodes has answered"
-                );
-            }
-            if let Err(error) = disk.identity.forget() {
-                tracing::warn!(%error, "the record of another data directory cannot be removed: it is ignored");
-            }
-        }
-    }
-    doubt.is_none() || canary::is(Canary::CopiedStoreServes)
-}
-
-/// Records durably that this run uses the disk with the store `store`.
-fn record_disk(identity: &dyn DiskIdentity, store: u128, run: Run) {
-    if let Err(error) = identity.record(store, run) {
-        tracing::warn!(
-            %error,
-            "cannot record which data directory this run uses: after a restart this node serves nothing until a \
-             majority of the nodes has answered"
-        );
-    }
-}
-
-/// The disk that a node runs on.
-#[derive(Clone)]
-pub struct Disk {
-    /// Checks and records the disk's identity.
-    pub identity: Arc<dyn DiskIdentity>,
-    /// The operator's decision for this start (`kvorum bootstrap` or `kvorum trust-store`).
-    pub vouched: Option<Vouch>,
-}
-
 /// The parameters for opening the layers below HTTP.
 pub(crate) struct Opening<'a> {
     pub(crate) config: &'a Config,
@@ -480,19 +460,84 @@ pub(crate) struct Opening<'a> {
     pub(crate) index_bytes: usize,
     pub(crate) pools: Arc<Pools>,
     pub(crate) workers: Workers,
+    /// Opens connections to members of a cluster that the node is to join.
+    pub(crate) connector: Rc<dyn Connector>,
 }
 
-/// Opens the layers below HTTP; from then on the node serves its peers, and takes its hints.
-pub(crate) fn open(opening: Opening<'_>, service: &Service) -> Result<ReplicaThreads, NodeError> {
-    let Opening { config, names, clock, rng, disk, engine, index_bytes, pools, workers } = opening;
+/// What a thread has opened.
+type Opened = Arc<Mutex<Option<ReplicaThreads>>>;
+
+/// The parameters for opening the layers below HTTP on a thread of their own.
+struct Apart {
+    config: Config,
+    names: Names,
+    clock: Arc<dyn Clock>,
+    rng: Arc<dyn Rng>,
+    disk: Disk,
+    engine: Arc<dyn Engine>,
+    index_bytes: usize,
+    pools: Arc<Pools>,
+}
+
+/// Opens the layers below HTTP on a thread of its own, which may have to wait for the cluster that it joins. It ends when the
+/// node drains.
+fn open_apart(apart: Apart, service: &Arc<Service>) -> Result<(Thread, Opened), NodeError> {
+    let (opened, service) = (Opened::default(), Arc::clone(service));
+    let (kept, supervisor) = (Arc::clone(&opened), service.supervisor.clone());
+    let run = move || {
+        let Apart { config, names, clock, rng, disk, engine, index_bytes, pools } = apart;
+        let connector: Rc<dyn Connector> = Rc::new(sockets::TcpConnector::new(&service));
+        let (config, names, workers) = (&config, &names, Workers::Threads);
+        let parts =
+            Opening { config, names, clock, rng, disk, engine, index_bytes, pools, workers, connector };
+        match block_on(open(parts, &service)) {
+            Ok(replica) => *kept.lock().unwrap_or_else(PoisonError::into_inner) = replica,
+            Err(error) => return tracing::error!(%error, "the node cannot start"),
+        }
+        let mut phase = service.phase.subscribe();
+        drop(block_on(async { phase.wait_for(|phase| *phase == Phase::Draining).await.map(drop) }));
+    };
+    Ok((supervisor.thread(Part::Join, None, run).map_err(NodeError::Thread)?, opened))
+}
+
+/// Runs `future` to its end, with a runtime of its own.
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
+    #[expect(clippy::expect_used, reason = "every network thread has made one just like it")]
+    let runtime = runtime.expect("a runtime of the calling thread");
+    tokio::task::LocalSet::new().block_on(&runtime, future)
+}
+
+/// The nodes that a node begins with: those of `--cluster`, or those that the cluster began with which it has joined.
+fn first_nodes(chain: &Chain, names: &Names, joins: bool) -> Result<Topology, NodeError> {
+    match chain.configurations.first() {
+        Some(first) if joins => {
+            let genesis = genesis_of(first)
+                .map_err(|error| NodeError::Configuration(StartError::OtherCluster { error }))?;
+            genesis.topology(Side::Old).map_err(NodeError::Topology)
+        }
+        _ => Topology::of_urls(&names.cluster).map_err(NodeError::Topology),
+    }
+}
+
+/// Opens the layers below HTTP; from then on the node serves its peers, and takes its hints. A node that belongs to no cluster
+/// waits until it does: none, if it was told to stop before.
+#[expect(clippy::too_many_lines, reason = "the layers in their order, each opened with those below it")]
+pub(crate) async fn open(
+    opening: Opening<'_>,
+    service: &Service,
+) -> Result<Option<ReplicaThreads>, NodeError> {
+    let Opening { config, names, clock, rng, disk, engine, index_bytes, pools, workers, connector } = opening;
     let mut begins_anew = engine.has_begun_anew();
-    let topology = Topology::of_urls(&names.cluster).map_err(NodeError::Topology)?;
     let node = NodeId::of_url(&names.url);
-    let me = topology.index_of(node).ok_or_else(|| NodeError::NotAmongNodes { url: names.url.clone() })?;
+    let joins = !config.join.is_empty();
+    let listed = Topology::of_urls(&names.cluster).map_err(NodeError::Topology)?;
+    if listed.index_of(node).is_none() {
+        return Err(NodeError::NotAmongNodes { url: names.url.clone() });
+    }
     let store_metrics = Arc::new(StoreMetrics::default());
-    let is_alone = topology.node_count() == 1;
-    let placed = placed_for(&topology);
-    let timestamps = timestamp_bound(config, is_alone, &clock);
+    let is_alone = listed.node_count() == 1 && !joins;
+    let placed = if joins { placed_of_joined(&*engine) } else { placed_for(&listed) };
     let set_aside =
         || engine.set_aside().map_err(|error| NodeError::Store { path: config.data_dir.clone(), error });
     let set_aside_damaged = |error: &ReplicaError| {
@@ -517,6 +562,17 @@ pub(crate) fn open(opening: Opening<'_>, service: &Service) -> Result<ReplicaThr
             begins_anew = true;
         }
     }
+    let alone =
+        is_alone.then(|| Alone::of(&*engine, config, node)).transpose().map_err(NodeError::Replica)?;
+    let has_peers = alone.as_ref().is_none_or(|alone| alone.has_grown);
+    if is_alone && has_peers {
+        tracing::warn!(
+            "other nodes have joined this one: start it with --join and their URLs from now on, so that an empty data directory \
+             is not taken for a new cluster"
+        );
+    }
+    let purge = alone.map_or(Purge::Keep, |alone| alone.purge);
+    let timestamps = timestamp_bound(config, !has_peers, &clock);
     let start = |vote| {
         let (replica, threads, lease) = Replica::start(ReplicaParts {
             engine: Arc::clone(&engine),
@@ -528,19 +584,20 @@ pub(crate) fn open(opening: Opening<'_>, service: &Service) -> Result<ReplicaThr
             metrics: Arc::clone(&store_metrics),
             execution: config.execution,
             durability: config.durability,
-            // In a cluster of one, no other node can hold an older record.
-            purge: if is_alone { Purge::Sole } else { Purge::Keep },
+            purge,
             node,
-            bound_to: (!is_alone).then(|| Arc::from(&*names.url)),
+            // The URL of a node that is alone may change.
+            bound_to: has_peers.then(|| Arc::from(&*names.url)),
             birth: Birth { vote, topology: placed },
-            partition_bits: topology.partition_bits(),
+            partition_bits: listed.partition_bits(),
             index_bytes,
             workers,
             supervisor: service.supervisor.clone(),
         })?;
         let facts = replica.facts()?;
+        let chain = replica.chain()?;
         let hints = Hints::open(replica.clone(), config.hints, lease)?;
-        Ok::<_, ReplicaError>((replica, threads, lease, facts, hints))
+        Ok::<_, ReplicaError>((replica, threads, lease, facts, chain, hints))
     };
     let started = match start(first_vote(disk.vouched, is_alone, begins_anew)) {
         Err(error) if error.is_damage() && !is_alone => {
@@ -549,30 +606,77 @@ pub(crate) fn open(opening: Opening<'_>, service: &Service) -> Result<ReplicaThr
         }
         started => started,
     };
-    let (replica, threads, lease, facts, hints) = started.map_err(NodeError::Replica)?;
+    let (replica, threads, lease, mut facts, mut chain, hints) = started.map_err(NodeError::Replica)?;
     forget_beginning(&*engine);
+    let timestamps_of_peers = Arc::clone(&timestamps);
+    let (value_bytes_max, memory) = (config.limits.value_bytes_max, peer_memory(config));
+    let peer_limits = Arc::new(PeerLimits::new(timestamps_of_peers, value_bytes_max, memory));
+    let voter = Voter { node, store: replica.store_id() };
+    let is_named = |chain: &Chain| {
+        chain.configurations.last().is_some_and(|configuration| join::is_named(configuration, voter))
+    };
+    if joins && !is_named(&chain) {
+        let joining = join::Joining {
+            service,
+            url: &names.url,
+            members: &config.join,
+            cluster_name: &config.cluster_name,
+            place: &config.place,
+            protocols: config.protocols,
+            replica: &replica,
+            clock: &clock,
+            rng: &rng,
+            limits: &peer_limits,
+            connector: &connector,
+        };
+        if !joining.wait().await.map_err(NodeError::Replica)? {
+            threads.finish().await;
+            return Ok(None);
+        }
+        facts.cluster_id = replica.facts().map_err(NodeError::Replica)?.cluster_id;
+        chain = replica.chain().map_err(ReplicaError::from).map_err(NodeError::Replica)?;
+    }
+    let topology = first_nodes(&chain, names, joins)?;
+    let last = chain.configurations.last();
+    let slot = last.and_then(|last| last.member(node)).map(|member| member.slot);
+    let me = slot.or_else(|| topology.index_of(node).map(|index| Slot(index.0))).unwrap_or(Slot(0));
     let mut seen = facts.seen;
     // A store may contain foreign nodes that a peer once named. If this node passed them on, they would fill the peer
-    // registry (roster).
-    seen.retain(|node, _| topology.index_of(*node).is_some());
-    let is_recognised = !is_alone && recognise(&disk, &replica);
+    // registry (registry).
+    let members = |node: &NodeId| last.is_some_and(|last| last.member(*node).is_some());
+    seen.retain(|node, _| topology.index_of(*node).is_some() || members(node));
+    let is_recognised = has_peers && recognise(&disk, &replica);
     let own = StoreSeen { node, store: replica.store_id(), run: replica.run() };
-    let roster = Roster::new(own, topology.node_count(), seen, facts.votes);
+    // The members have decided to take in just this store, so none that this node had before counts any more. If all of
+    // them had to say that they remember none, one that is away would keep this store from counting.
+    if facts.votes == Vote::Unknown && joins && is_named(&chain) {
+        facts.votes = Vote::Yes;
+    }
+    let registry = PeerRegistry::new(own, topology.node_count(), seen, facts.votes);
     let name = config.cluster_name.clone();
-    let cluster = Cluster::new(name, facts.cluster_id, topology, me, replica.store_id(), roster);
+    let cluster = Cluster::new(name, facts.cluster_id, topology, me, replica.store_id(), registry)
+        .at(&names.url)
+        .speaking(config.protocols)
+        .placed_as(config.place.clone())
+        .placing(replica.placed_since());
     let (time, chance) = (Arc::clone(&clock), Arc::clone(&rng));
     let stamps = Stamps::resume(node, lease, time, Arc::clone(&timestamps), chance, replica.clone());
-    let (value_bytes_max, memory) = (config.limits.value_bytes_max, peer_memory(config));
-    let peer_limits = Arc::new(PeerLimits::new(timestamps, value_bytes_max, memory));
     let auth = Arc::clone(&service.peer_auth);
     let shared =
         Shared::new(cluster, clock, peer_limits, auth, rng, replica.clone(), hints, stamps, settings(config));
+    shared.configurations.resume(chain).map_err(NodeError::Configuration)?;
     let store = replica.store_id();
     shared.background.membership.set_disk(is_recognised, move |run| record_disk(&*disk.identity, store, run));
     // Only set here, so it cannot be set already.
     let _ = service.rooms.set(Rooms::new(shared, replica, pools, store_metrics));
-    service.phase.send_replace(Phase::Joining);
-    Ok(threads)
+    service.phase.send_if_modified(|phase| {
+        let is_starting = *phase == Phase::Starting;
+        if is_starting {
+            *phase = Phase::Joining;
+        }
+        is_starting
+    });
+    Ok(Some(threads))
 }
 
 /// Removes the mark that a store was set aside: the replacement store has recorded what it lacks.
@@ -607,7 +711,7 @@ fn first_vote(vouched: Option<Vouch>, is_alone: bool, begins_anew: bool) -> Vote
 fn timestamp_bound(config: &Config, is_alone: bool, clock: &Arc<dyn Clock>) -> Arc<TimestampBound> {
     let clock = Arc::clone(clock);
     Arc::new(if is_alone {
-        TimestampBound::alone(clock)
+        TimestampBound::alone_at_first(clock, config.clock_offset_limit)
     } else {
         TimestampBound::new(clock, config.clock_offset_limit)
     })
@@ -635,9 +739,12 @@ fn settings(config: &Config) -> Settings {
         request_timeout: config.request_timeout,
         fanout: config.fanout,
         hint_wait: config.hint_drain_timeout,
-        settle_every: config.tombstone_gc_interval,
+        tombstone_gc_every: config.tombstone_gc_interval,
         clock_offset_max: config.clock_offset_max,
         upkeep: config.upkeep,
+        takes_any_peer: !config.listen.ip().to_canonical().is_loopback()
+            && config.peer_auth != PeerAuthMode::Require
+            && !config.insecure,
     }
 }
 
@@ -678,56 +785,4 @@ fn open_engine(
     };
     let index_bytes = parts().index_bytes();
     Ok((Arc::new(opened.map_err(|error| NodeError::Store { path, error })?), index_bytes))
-}
-
-/// Raises the process's limit of open files to the system's maximum: tables and connections need them. Returns the
-/// limit.
-pub fn raise_file_limit() -> u64 {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let limit = getrlimit(Resource::Nofile);
-    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
-    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
-}
-
-/// Descriptors for everything except connections and tables: journals, pipes, pollers, profiles.
-const OTHER_DESCRIPTORS: u64 = 96;
-
-/// Bounds the connections of each of `configs`, which share this process, by the descriptors that it may have.
-/// Descriptors for the stores and for the links between nodes are reserved. Logs a warning if the bound is below the
-/// configured number.
-pub fn fit_connections(configs: &mut [Config], descriptors: u64) {
-    let nodes = configs.len().max(1) as u64;
-    let each = descriptors / nodes;
-    for (place, config) in configs.iter_mut().enumerate() {
-        let others = config.cluster.len().saturating_sub(1) as u64;
-        // One link per thread to each other node, and the most connections that each of them may have to this node.
-        let links = others.saturating_mul(config.threads as u64 + PEER_CONNECTIONS_MAX as u64).min(each / 4);
-        let reserve = (storage::lsm::descriptors_max(each) + OTHER_DESCRIPTORS)
-            .saturating_add(links)
-            .saturating_add(server::SPARE_PLACES as u64);
-        let fitting = usize::try_from(each.saturating_sub(reserve)).unwrap_or(usize::MAX).max(1);
-        let configured = config.limits.connections_max;
-        config.limits.connections_max = fitting.min(configured);
-        // The nodes of one process have the same settings, so one line is enough for all of them.
-        if place > 0 {
-            continue;
-        }
-        if fitting < configured {
-            tracing::warn!(
-                connections = fitting,
-                configured,
-                limit = descriptors,
-                reserve,
-                "the limit of file descriptors allows fewer connections per node than --max-connections: raise the limit \
-                 (ulimit -n, LimitNOFILE=) or lower the setting"
-            );
-        } else {
-            tracing::info!(
-                connections = configured,
-                limit = descriptors,
-                reserve,
-                "the limit of file descriptors allows --max-connections"
-            );
-        }
-    }
 }

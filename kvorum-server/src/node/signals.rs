@@ -64,20 +64,35 @@ impl StopSignals {
     /// Waits until the process must end: a signal tells it to, or one of `nodes` cannot serve any more. A signal that
     /// came before the call counts, too.
     pub fn wait(&self, nodes: &[Node]) -> Stop {
-        self.waiting.block_on(async {
-            let services = nodes.iter().filter_map(|node| node.service.as_ref());
-            let mut ends: Vec<_> =
-                services.map(|service| Box::pin(service.supervisor.until_ended())).collect();
-            let first = std::future::poll_fn(|cx| {
-                let ended = ends.iter_mut().find_map(|end| match end.as_mut().poll(cx) {
-                    Poll::Ready(ended) => Some(ended),
-                    Poll::Pending => None,
-                });
-                ended.map_or(Poll::Pending, Poll::Ready)
+        self.waiting.block_on(self.stopped(nodes))
+    }
+
+    async fn stopped(&self, nodes: &[Node]) -> Stop {
+        let services = nodes.iter().filter_map(|node| node.service.as_ref());
+        let mut ends: Vec<_> = services.map(|service| Box::pin(service.supervisor.until_ended())).collect();
+        let first = std::future::poll_fn(|cx| {
+            let ended = ends.iter_mut().find_map(|end| match end.as_mut().poll(cx) {
+                Poll::Ready(ended) => Some(ended),
+                Poll::Pending => None,
             });
+            ended.map_or(Poll::Pending, Poll::Ready)
+        });
+        tokio::select! {
+            told = self.told() => told,
+            ended = first => Stop::Ended(ended),
+        }
+    }
+
+    /// Waits as [`Self::wait`] does, and for what `other` gives: that, unless the process must end first.
+    ///
+    /// # Errors
+    /// The process must end.
+    pub fn wait_beside<T>(&self, nodes: &[Node], other: impl Future<Output = T>) -> Result<T, Stop> {
+        self.waiting.block_on(async {
             tokio::select! {
-                told = self.told() => told,
-                ended = first => Stop::Ended(ended),
+                biased;
+                stop = self.stopped(nodes) => Err(stop),
+                happened = other => Ok(happened),
             }
         })
     }

@@ -3,8 +3,8 @@
 use super::{NodeError, span_export};
 use crate::authority::{Authority, Scheme};
 use crate::config::Config;
-use crate::http::Desk;
 use crate::http::Service;
+use crate::http::ThreadState;
 use crate::http::reports;
 use crate::http::server::{self, Listener};
 use crate::peer::{BoxedStream, Connector};
@@ -12,7 +12,7 @@ use crate::sched::{self, Turns};
 use crate::supervise::{Part, Thread};
 use crate::tls::Tls;
 use rustix::net::sockopt;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::pin::Pin;
@@ -73,24 +73,24 @@ pub(super) fn serve_on_thread(
             local.block_on(&runtime, async {
                 let listener = Tcp(TcpListener::from_std(listener)?);
                 let admin = admin.map(UnixListener::from_std).transpose()?;
-                let desk = Desk::new(service, metrics);
+                let state = ThreadState::new(service, metrics);
                 let administered = async {
                     if let Some(admin) = admin {
-                        server::serve_admin(Unix(admin), Rc::clone(&desk)).await;
+                        server::serve_admin(Unix(admin), Rc::clone(&state)).await;
                     }
                 };
                 if index == 0 {
-                    let service = Arc::clone(&desk.service);
+                    let service = Arc::clone(&state.service);
                     let sampling = move || reports::keep_history(Arc::clone(&service));
-                    drop(desk.service.supervisor.task(Part::History, "", sampling));
-                    if desk.service.spans.endpoint().is_some() {
-                        let service = Arc::clone(&desk.service);
+                    drop(state.service.supervisor.task(Part::History, "", sampling));
+                    if state.service.spans.endpoint().is_some() {
+                        let service = Arc::clone(&state.service);
                         let exporting = move || span_export::export(Arc::clone(&service));
-                        drop(desk.service.supervisor.task(Part::SpanExport, "", exporting));
+                        drop(state.service.supervisor.task(Part::SpanExport, "", exporting));
                     }
                 }
-                let connector = Rc::new(TcpConnector::new(&desk.service));
-                let served = server::serve(listener, Rc::clone(&desk), connector, index);
+                let connector = Rc::new(TcpConnector::new(&state.service));
+                let served = server::serve(listener, Rc::clone(&state), connector, index);
                 tokio::join!(served, administered);
                 Ok(())
             })
@@ -137,18 +137,26 @@ fn prepare(stream: &TcpStream) -> io::Result<()> {
 }
 
 /// Connects over TCP, with TLS to nodes that are named so.
-struct TcpConnector {
+pub(super) struct TcpConnector {
     tls: Option<Arc<Tls>>,
     /// The hosts and ports of nodes with `https` URLs.
     secure: HashMap<String, Authority>,
+    /// Those of nodes with `http` URLs.
+    plain: HashSet<String>,
+    /// Whether nodes that are not named in the settings, because they joined later, have `https` URLs as this one has.
+    is_secure: bool,
 }
 
 impl TcpConnector {
-    fn new(service: &Service) -> Self {
-        let urls = service.facts.cluster.iter().filter_map(|url| Authority::of_url(url));
+    pub(super) fn new(service: &Service) -> Self {
+        let is_secure = service.facts.url.starts_with("https://");
+        let named: Vec<_> = service.facts.cluster.iter().filter_map(|url| Authority::of_url(url)).collect();
+        let plain = named.iter().filter(|(scheme, _)| *scheme == Scheme::Http);
+        let plain = plain.map(|(_, authority)| authority.to_string()).collect();
+        let urls = named.into_iter();
         let secure = urls.filter(|(scheme, _)| *scheme == Scheme::Https);
         let secure = secure.map(|(_, authority)| (authority.to_string(), authority)).collect();
-        Self { tls: service.tls.clone(), secure }
+        Self { tls: service.tls.clone(), secure, plain, is_secure }
     }
 }
 
@@ -161,7 +169,12 @@ impl Connector for TcpConnector {
             #[expect(clippy::disallowed_methods, reason = "this room owns the sockets")]
             let stream = TcpStream::connect(authority).await?;
             prepare(&stream)?;
-            let Some(named) = self.secure.get(authority) else { return Ok(Box::new(stream) as BoxedStream) };
+            let later = || {
+                let is_later = self.is_secure && !self.plain.contains(authority);
+                is_later.then(|| Authority::of_url(&format!("https://{authority}"))).flatten()
+            };
+            let named = self.secure.get(authority).cloned().or_else(|| later().map(|(_, named)| named));
+            let Some(named) = named else { return Ok(Box::new(stream) as BoxedStream) };
             let dial = self.tls.as_ref().and_then(|tls| tls.dial());
             let dial =
                 dial.ok_or_else(|| io::Error::other("there are no authorities of nodes (--peer-ca)"))?;

@@ -503,6 +503,7 @@ mod tests {
             run: Run::default(),
             members: Vec::new(),
             clock: UnixMillis(5),
+            place: crate::peer::PlaceSettings::default(),
         }
     }
 

@@ -4,18 +4,21 @@
 //! refusal is cut instead.
 
 use super::frame::Pieces;
-use super::message::{DETAIL_BYTES_MAX, ROSTER_LEN_MAX};
+use super::message::{DETAIL_BYTES_MAX, REGISTRY_LEN_MAX};
 use super::terms::{
-    ApplyKind, BallotReply, Held, HeldBack, MessageError, Refusal, ScanRow, StepKind, StretchRow, Timestamp,
-    VersionRow,
+    ApplyKind, BallotReply, BallotVote, Held, HeldBack, MessageError, Refusal, ScanRow, StepKind, StretchRow,
+    Timestamp, VersionRow,
 };
 use crate::replica::{Applied, Fetched, Floor};
+use crate::slow::TraceContext;
 use bytes::{Buf, BufMut, Bytes};
+use kvorum_core::agreement::{Ballot, ConfigurationHash, Epoch, Instance, Voter};
 use kvorum_core::conditional::EARLIER_LEN_MAX;
+use kvorum_core::configuration::{Configuration, ENCODED_BYTES_MAX};
 use kvorum_core::{
     ClusterId, Conditional, Key, Lineage, NodeId, Record, Run, StoreSeen, UnixMillis, Value, Version,
 };
-use std::num::NonZeroU128;
+use std::num::{NonZeroU64, NonZeroU128};
 
 /// A type that a field of a message can have.
 pub(super) trait Field: Sized {
@@ -112,12 +115,17 @@ macro_rules! structs {
 }
 
 structs! {
-    NodeId(number: u64);
+    NodeId(number: u64) lists of REGISTRY_LEN_MAX;
     UnixMillis(number: u64);
     Run { number: u64, nonce: u64 };
-    StoreSeen { node: NodeId, store: u128, run: Run } lists of ROSTER_LEN_MAX;
+    StoreSeen { node: NodeId, store: u128, run: Run } lists of REGISTRY_LEN_MAX;
     ScanRow { key: Key, held: Held } lists of COUNT_U32_MAX;
-    StretchRow { settled: Timestamp, key: Key, record: Record } lists of COUNT_U32_MAX;
+    StretchRow { agreed: Timestamp, key: Key, record: Record } lists of COUNT_U32_MAX;
+    Epoch(number: u64);
+    ConfigurationHash(number: u128);
+    Instance { epoch: Epoch, hash: ConfigurationHash };
+    Voter { node: NodeId, store: u128 };
+    Ballot { round: u64, proposer: Voter };
 }
 
 /// An enum that is sent as the tag byte of its variant, and the fields of the variant behind it.
@@ -216,11 +224,11 @@ pub(super) use tagged;
 
 tagged! {
     ApplyKind { 0 Write, 1 Hint, 2 ReadRepair, 3 Ballot };
-    StepKind { 0 Settle, 1 Seal, 2 Release };
+    StepKind { 0 Agree, 1 Seal, 2 Release };
     HeldBack { 1 Away, 2 NotVoting, 3 Hints, 4 Differs, 5 NotHeard };
     Refusal {
         0 Unknown, 1 Overloaded, 2 DiskFull, 3 Failed, 4 NotVoting, 5 Stopped, 6 Starting, 7 Damaged, 8 TooFarAhead,
-        9 TooLong, 10 NotVotingYet
+        9 TooLong, 10 NotVotingYet, 11 Epoch
     } otherwise Unknown;
     Applied {
         0 Stored, 1 Superseded { by: Version, memory_millis: u32 }, 2 TooLate { upto: Version },
@@ -231,6 +239,10 @@ tagged! {
         1 Denied { by: Version }
     };
     Fetched { 0 Nothing, 1 Record(record: Record), 2 Damaged };
+    BallotVote {
+        0 Promised { voter: Voter, accepted: Option<(Ballot, Configuration)> }, 1 Accepted { voter: Voter },
+        2 NotNamed { voter: Voter }, 3 OtherInstance { ours: Instance }, 4 Outbid { by: Ballot }, 5 Refused
+    };
 }
 
 impl Field for Timestamp {
@@ -408,6 +420,27 @@ impl Field for ClusterId {
     }
 }
 
+/// Neither of its ids may be 0, as in the standard for traces.
+impl Field for TraceContext {
+    const BYTES_MIN: usize = u128::BYTES_MIN + u64::BYTES_MIN;
+
+    fn put(&self, to: &mut Pieces) -> Result<(), MessageError> {
+        self.trace.get().put(to)?;
+        self.span.get().put(to)
+    }
+
+    fn get(from: &mut Bytes) -> Result<Self, MessageError> {
+        let zero = || MessageError::UnknownValue { value: 0 };
+        let trace = NonZeroU128::new(Field::get(from)?).ok_or_else(zero)?;
+        let span = NonZeroU64::new(Field::get(from)?).ok_or_else(zero)?;
+        Ok(Self { trace, span })
+    }
+
+    fn newest(&self) -> u64 {
+        0
+    }
+}
+
 /// A key shares the bytes of the frame that it came in.
 impl Field for Key {
     const BYTES_MIN: usize = 3;
@@ -448,19 +481,41 @@ impl Field for Version {
     }
 }
 
+/// A configuration has bytes of its own, in which it is also stored and hashed.
+impl Field for Configuration {
+    const BYTES_MIN: usize = 4;
+
+    fn put(&self, to: &mut Pieces) -> Result<(), MessageError> {
+        let bytes = self.encode();
+        length(bytes.len())?.put(to)?;
+        to.short.put_slice(&bytes);
+        Ok(())
+    }
+
+    fn get(from: &mut Bytes) -> Result<Self, MessageError> {
+        let bytes = u32::get(from)? as usize;
+        check_count(bytes, ENCODED_BYTES_MAX)?;
+        Self::decode(&get_bytes(from, bytes)?).map_err(|_| MessageError::Configuration)
+    }
+
+    fn newest(&self) -> u64 {
+        0
+    }
+}
+
 impl Field for Floor {
     const BYTES_MIN: usize = 24;
 
     fn put(&self, to: &mut Pieces) -> Result<(), MessageError> {
-        [self.settled, self.sealed, self.purged].iter().try_for_each(|timestamp| timestamp.put(to))
+        [self.agreed, self.sealed, self.purged].iter().try_for_each(|timestamp| timestamp.put(to))
     }
 
     fn get(from: &mut Bytes) -> Result<Self, MessageError> {
-        Ok(Self { settled: Field::get(from)?, sealed: Field::get(from)?, purged: Field::get(from)? })
+        Ok(Self { agreed: Field::get(from)?, sealed: Field::get(from)?, purged: Field::get(from)? })
     }
 
     fn newest(&self) -> u64 {
-        self.settled.max(self.sealed).max(self.purged)
+        self.agreed.max(self.sealed).max(self.purged)
     }
 }
 

@@ -4,7 +4,7 @@ use super::auth::{Challenge, PeerAuth};
 use super::frame::{Frame, FrameError, FrameReader, Pieces};
 use super::handshake::{self, Hello};
 use super::limits::PeerLimits;
-use super::message::{Reply, Request};
+use super::message::{Note, Reply, Request};
 use super::terms::Refusal;
 use super::{BoxedStream, UPGRADE_PATH};
 use crate::clock::{SystemClock, TimestampBound};
@@ -64,7 +64,7 @@ fn taken(pieces: &mut Pieces) -> Vec<u8> {
     queue.into_iter().flatten().collect()
 }
 
-/// Reads a payload as the request and as the reply of that kind. A message that was read must be written with the same
+/// Reads a payload as the request, the reply and the note of that kind. A message that was read must be written with the same
 /// bytes. No payload may cause a panic.
 pub fn message(kind: u8, payload: &[u8]) {
     let frame = || Frame { kind, id: 1, payload: Bytes::copy_from_slice(payload), passed_over: None };
@@ -73,6 +73,11 @@ pub fn message(kind: u8, payload: &[u8]) {
         assert!(request.encode(left, &mut pieces).is_ok(), "{request:?}");
         assert_eq!(taken(&mut pieces), payload, "{request:?}");
         let _ = (request.newest(), request.reply_kind());
+    }
+    if let Ok(note) = Note::decode(frame()) {
+        let mut pieces = Pieces::default();
+        assert!(note.encode(&mut pieces).is_ok(), "{note:?}");
+        assert_eq!(taken(&mut pieces), payload, "{note:?}");
     }
     if let Ok(reply) = Reply::decode(frame(), kind) {
         let mut pieces = Pieces::default();

@@ -8,7 +8,7 @@
 //! Connection: Upgrade
 //! Upgrade: kvorum-peer
 //! Kvorum-Protocol: 7
-//! Kvorum-Protocols: 7-7
+//! Kvorum-Protocols: 7-8
 //! Kvorum-Cluster: NAME
 //! Kvorum-Cluster-Id: <random id of the cluster, 32 hexadecimal digits; all 0 while the node knows none>
 //! Kvorum-Node: <id of the node, 16 hexadecimal digits>
@@ -19,6 +19,8 @@
 //! Kvorum-Clock: <time of day in Unix milliseconds>
 //! ```
 //!
+//! (and the headers of [`super::place`], where the settings name a zone or a weight)
+//!
 //! and is answered by `101` with the same `Kvorum-` headers of the answering node, after which frames begin in both
 //! directions; or by another status with a line of text that names the difference. `http` implements the answering
 //! side: it parses the request, and calls [`Hello::parse`] and [`Hello::check`].
@@ -27,6 +29,7 @@ use super::BoxedStream;
 use super::auth::{self, Offer, PeerAuth, PeerAuthMode};
 use super::auth_error::AuthError;
 use super::link::Setback;
+use super::place::PlaceSettings;
 use super::protocols::Protocols;
 use super::secret::{Nonce, PROOF_BYTES, Secret};
 use crate::canary::{self, Canary};
@@ -41,6 +44,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 pub const UPGRADE_PATH: &str = "/v0/peer";
 /// The protocol of the upgrade.
 pub const UPGRADE_PROTOCOL: &str = "kvorum-peer";
+/// The topology that a node names which waits to join: it has none.
+pub const JOINING: u64 = 0;
 /// The longest name of a cluster, in bytes; all of them are visible ASCII.
 pub const CLUSTER_BYTES_MAX: usize = 128;
 
@@ -96,6 +101,8 @@ pub struct Hello {
     pub members: Vec<String>,
     /// Its time of day. No handshake is refused because of it.
     pub clock: UnixMillis,
+    /// What its settings say of its place in the cluster.
+    pub place: PlaceSettings,
 }
 
 /// The reason why two nodes do not connect.
@@ -170,6 +177,20 @@ pub enum HandshakeError {
         /// The node that the store belongs to.
         owner: String,
     },
+    /// The other node was removed from the cluster with this store.
+    Removed {
+        /// The other node.
+        theirs: String,
+        /// The identity of its store.
+        store: u128,
+    },
+    /// The other node waits to join, and cannot be noted: too many nodes wait.
+    NotJoining {
+        /// The other node.
+        theirs: String,
+        /// The identity of its store.
+        store: u128,
+    },
     /// Both are the same node.
     SameNode {
         /// The node.
@@ -236,6 +257,14 @@ impl fmt::Display for HandshakeError {
                      copied; give it its own directory, or an empty one"
                 )
             }
+            Self::Removed { theirs, store } => write!(
+                f,
+                "{theirs} was removed from the cluster with the store {store:032x}: it can join again only with an empty \
+                 data directory"
+            ),
+            Self::NotJoining { theirs, store } => {
+                write!(f, "{theirs} cannot wait to join with the store {store:032x}: too many nodes wait")
+            }
             Self::SameNode { node } => write!(f, "both ends of the connection are node {node}"),
             Self::SameStore { ours, theirs, store } => {
                 write!(
@@ -252,6 +281,13 @@ impl std::error::Error for HandshakeError {}
 impl Hello {
     /// The headers that carry these facts.
     pub fn headers(&self) -> Vec<(&'static str, String)> {
+        let mut headers = self.proved_headers();
+        headers.extend(self.place.headers());
+        headers
+    }
+
+    /// The headers that proofs cover: a node of an older release knows just these.
+    pub(super) fn proved_headers(&self) -> Vec<(&'static str, String)> {
         let mut headers = vec![(PROTOCOL_HEADER, self.protocol.to_string())];
         headers.extend(self.protocols.map(|protocols| (PROTOCOLS_HEADER, protocols.header())));
         headers.extend([
@@ -276,7 +312,10 @@ impl Hello {
     }
 
     /// As [`Self::parse`], for a node that speaks `ours`.
-    pub(super) fn parse_as<'a>(
+    ///
+    /// # Errors
+    /// As for [`Self::parse`].
+    pub fn parse_as<'a>(
         ours: Protocols,
         header: impl Fn(&str) -> Option<&'a str>,
     ) -> Result<Self, HandshakeError> {
@@ -308,6 +347,7 @@ impl Hello {
             run: fields.read(RUN_HEADER, parse_run)?,
             members: fields.read(MEMBERS_HEADER, split_members)?,
             clock: UnixMillis(fields.decimal(CLOCK_HEADER)?),
+            place: PlaceSettings::read(&fields)?,
         })
     }
 
@@ -332,7 +372,8 @@ impl Hello {
         if us == them {
             return Err(HandshakeError::SameNode { node: us });
         }
-        if self.topology != theirs.topology && !canary::is(Canary::StaleTopology) {
+        let is_joining = self.topology == JOINING || theirs.topology == JOINING;
+        if self.topology != theirs.topology && !is_joining && !canary::is(Canary::StaleTopology) {
             let only = |these: &[String], those: &[String]| {
                 these.iter().filter(|url| !those.contains(url)).cloned().collect()
             };

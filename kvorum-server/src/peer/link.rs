@@ -13,24 +13,26 @@
 //! leaving it out would make a slow peer look fast.
 
 use super::auth::{Known, PeerAuth};
-use super::frame::{FRAME_BYTES_MAX, Frame, PushError};
+use super::call_error::{CallError, Unsent};
+use super::frame::{FRAME_BYTES_MAX, Frame};
 use super::handshake::{self, Accepted, ConnectError, HandshakeError, Hello};
 use super::latency::{Estimator, Latency};
 use super::limits::PeerLimits;
-use super::message::{Reply, Request};
+use super::message::{Note, Reply, Request};
 use super::pump::{End, Inbox, Outbox, Pump};
 use super::secret::Secret;
-use super::terms::{MessageError, Refusal};
+use super::terms::MessageError;
 use super::{BoxedStream, Connector};
-use crate::clock::{Clock, Rng, TooFarAhead};
+use crate::clock::{Clock, Rng};
 use crate::metrics::{CallKind, CallMetrics};
+use crate::slow::TraceContext;
 use crate::supervise::{Part, Supervisor};
 use bytes::Bytes;
 use kvorum_core::NodeId;
+use kvorum_core::agreement::Epoch;
 use kvorum_profiler::waits::{self, Wait};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::fmt;
 use std::future::Future;
 use std::mem;
 use std::pin::Pin;
@@ -70,6 +72,8 @@ pub struct LinkParts {
     pub connector: Rc<dyn Connector>,
     /// Makes this node's hello, for each handshake.
     pub hello: Box<dyn Fn() -> Hello>,
+    /// The epoch that other requests name.
+    pub epoch: Box<dyn Fn() -> Epoch>,
     /// For deadlines and latencies.
     pub clock: Arc<dyn Clock>,
     /// The bounds of the peer's replies.
@@ -157,83 +161,6 @@ pub struct LinkCounts {
     pub bytes_out: u64,
 }
 
-/// The reason why a call has no reply.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum CallError {
-    /// Nothing was sent. The peer did nothing; a retry elsewhere can help.
-    NotSent {
-        /// Why.
-        reason: Unsent,
-    },
-    /// The connection ended before the reply: it is unknown what the peer did.
-    Lost,
-    /// No reply came in time: it is unknown what the peer did.
-    TimedOut,
-    /// The peer refused.
-    Refused {
-        /// Why, for programs.
-        code: Refusal,
-        /// Why, for people.
-        detail: String,
-    },
-    /// A reply came, but there was no memory for it: it is unknown what the peer did.
-    NoMemory,
-    /// A reply came and was rejected: a timestamp in it is too far ahead of this node's clock.
-    TooFarAhead(TooFarAhead),
-}
-
-/// The reason why a call was not sent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unsent {
-    /// The link is down.
-    Down,
-    /// [`CALLS_IN_FLIGHT_MAX`] calls are in flight.
-    TooManyCalls,
-    /// More than [`super::OUT_BYTES_MAX`] bytes would wait to be written.
-    TooManyBytes,
-    /// The request is longer than a frame may be.
-    TooLong,
-    /// The request has no encoding: the caller is at fault.
-    Invalid(MessageError),
-}
-
-impl fmt::Display for CallError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotSent { reason } => write!(f, "not sent: {reason}"),
-            Self::Lost => f.write_str("the connection ended before the reply"),
-            Self::TimedOut => f.write_str("no reply in time"),
-            Self::Refused { detail, .. } => write!(f, "refused: {detail}"),
-            Self::NoMemory => f.write_str("no memory was left for its reply"),
-            Self::TooFarAhead(error) => write!(f, "its reply was refused: {error}"),
-        }
-    }
-}
-
-impl std::error::Error for CallError {}
-
-impl fmt::Display for Unsent {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Down => f.write_str("there is no connection"),
-            Self::TooManyCalls => f.write_str("too many calls are in flight"),
-            Self::TooManyBytes => f.write_str("too many bytes wait to be written"),
-            Self::TooLong => f.write_str("the request is longer than a frame may be"),
-            Self::Invalid(error) => error.fmt(f),
-        }
-    }
-}
-
-impl From<PushError> for Unsent {
-    fn from(error: PushError) -> Self {
-        match error {
-            PushError::Full => Self::TooManyBytes,
-            PushError::TooLong => Self::TooLong,
-            PushError::Message(error) => Self::Invalid(error),
-        }
-    }
-}
-
 /// A caller of one other node from one thread. Dropping it ends the connection; calls in flight are lost.
 pub struct Link {
     shared: Rc<Shared>,
@@ -252,12 +179,26 @@ impl Link {
 
     /// Sends `request` and awaits its reply for at most `timeout`. The request is encoded before this returns.
     ///
-    /// Does not wait for a connection: without one the call fails at once.
-    ///
-    /// # Cancel safety
-    /// Dropping the call discards its reply. The peer still carries out the request.
+    /// Does not wait for a connection: without one the call fails at once. Dropping the call discards its reply; the peer
+    /// still carries out the request.
     pub fn call(&self, request: &Request, timeout: Duration) -> Call {
-        self.shared.call(request, timeout)
+        self.shared.call(request, timeout, ((self.shared.parts.epoch)(), None))
+    }
+
+    /// As [`Self::call`], of `epoch` and within a trace: the peer adds its own spans to it, if it speaks that.
+    pub fn call_within(
+        &self,
+        request: &Request,
+        timeout: Duration,
+        epoch: Epoch,
+        trace: Option<TraceContext>,
+    ) -> Call {
+        self.shared.call(request, timeout, (epoch, trace))
+    }
+
+    /// The version of the protocol that the peer was last spoken with; 0 if it never was.
+    pub fn protocol(&self) -> u16 {
+        self.shared.protocol.get()
     }
 
     /// Whether the link is up and its peer is not suspected to be gone. Cheap enough for every request.
@@ -295,6 +236,14 @@ impl Link {
     /// How long its answered calls took.
     pub fn call_metrics(&self) -> Arc<CallMetrics> {
         Arc::clone(&self.shared.call_metrics)
+    }
+
+    /// Ends the link for good: its node is no member any more.
+    pub fn end(&self) {
+        let (since, reason) = (self.shared.parts.clock.mono(), "no member any more".to_owned());
+        self.task.abort();
+        self.shared.go_down(&End::Dropped);
+        self.shared.state.replace(LinkState::Down { since, reason });
     }
 
     /// Tries to connect at once if the link is down, because the peer was heard from.
@@ -337,7 +286,7 @@ struct Slot {
 }
 
 impl Slot {
-    fn settle(&self, outcome: Result<Reply, CallError>) {
+    fn fill(&self, outcome: Result<Reply, CallError>) {
         self.outcome.set(Some(outcome));
         if let Some(waker) = self.waker.take() {
             waker.wake();
@@ -351,21 +300,21 @@ struct Waiting {
     due: Duration,
     /// The kind of the reply, unless it is a refusal.
     expected: u8,
-    pace: Pace,
+    class: LatencyClass,
     kind: CallKind,
     slot: Rc<Slot>,
 }
 
 /// The latency that a call's duration is a sample of.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Pace {
+enum LatencyClass {
     Read,
     Apply,
     /// Neither: the duration depends on the amount of work.
     Other,
 }
 
-impl Pace {
+impl LatencyClass {
     fn of(request: &Request) -> Self {
         match request {
             Request::Get { .. } | Request::Ping { .. } => Self::Read,
@@ -399,6 +348,10 @@ struct Shared {
     state: RefCell<LinkState>,
     is_up: Cell<bool>,
     is_suspect: Cell<bool>,
+    /// The version of the protocol that the connection speaks.
+    protocol: Cell<u16>,
+    /// The epoch that the peer was told last on the connection, which begins with 0.
+    epoch_told: Cell<Epoch>,
     silence: Cell<Option<Silence>>,
     /// The connection's outbox while the link is up.
     outbox: RefCell<Option<Rc<Outbox>>>,
@@ -431,6 +384,8 @@ impl Shared {
             state: RefCell::new(state),
             is_up: Cell::new(false),
             is_suspect: Cell::new(false),
+            protocol: Cell::new(0),
+            epoch_told: Cell::new(Epoch(0)),
             silence: Cell::new(None),
             outbox: RefCell::default(),
             calls: RefCell::default(),
@@ -497,6 +452,8 @@ impl Shared {
             let Some(renewed) = renewed else { break End::Withdrawn };
             secret = renewed.accepted.secret;
             known = renewed.known;
+            self.protocol.set(renewed.accepted.theirs.protocol);
+            self.epoch_told.set(Epoch(0));
             let (new_pump, new_outbox) = self.pump(renewed.stream, renewed.accepted.already_read);
             self.outbox.replace(Some(Rc::clone(&new_outbox)));
             self.written_seen.set(0);
@@ -567,7 +524,7 @@ impl Shared {
                         shared.calls.borrow_mut().extract_if(..first_after, |_, _| true).map(|(_, call)| call).collect();
                     shared.counts.borrow_mut().calls_lost += lost.len() as u64;
                     for call in lost {
-                        call.slot.settle(Err(CallError::Lost));
+                        call.slot.fill(Err(CallError::Lost));
                     }
                 }
                 () = answered => {}
@@ -581,6 +538,8 @@ impl Shared {
         self.is_suspect.set(false);
         self.written_seen.set(0);
         self.heard.set(since);
+        self.protocol.set(theirs.protocol);
+        self.epoch_told.set(Epoch(0));
         self.counts.borrow_mut().connects += 1;
         self.outbox.replace(Some(outbox));
         self.state.replace(LinkState::Up { since });
@@ -603,7 +562,7 @@ impl Shared {
         counts.calls_lost += calls.len() as u64;
         drop(counts);
         for call in calls.into_values() {
-            call.slot.settle(Err(CallError::Lost));
+            call.slot.fill(Err(CallError::Lost));
         }
         let reason = (!matches!(end, End::Dropped)).then(|| end.to_string());
         self.parts.observer.disconnected(reason.as_deref());
@@ -639,26 +598,44 @@ impl Shared {
         }
     }
 
-    fn call(&self, request: &Request, timeout: Duration) -> Call {
+    fn call(&self, request: &Request, timeout: Duration, of: (Epoch, Option<TraceContext>)) -> Call {
         let slot = Rc::new(Slot::default());
-        match self.send(request, timeout, &slot) {
+        match self.send(request, timeout, of, &slot) {
             Ok(()) => self.counts.borrow_mut().calls += 1,
             Err(reason) => {
                 self.counts.borrow_mut().calls_not_sent += 1;
-                slot.settle(Err(CallError::NotSent { reason }));
+                slot.fill(Err(CallError::NotSent { reason }));
             }
         }
         Call { slot }
     }
 
-    fn send(&self, request: &Request, timeout: Duration, slot: &Rc<Slot>) -> Result<(), Unsent> {
+    fn send(
+        &self,
+        request: &Request,
+        timeout: Duration,
+        (epoch, trace): (Epoch, Option<TraceContext>),
+        slot: &Rc<Slot>,
+    ) -> Result<(), Unsent> {
+        Request::check_spoken(request.kind(), self.protocol.get())?;
         let outbox = self.outbox.borrow();
         let outbox = outbox.as_ref().ok_or(Unsent::Down)?;
         let mut calls = self.calls.borrow_mut();
         if calls.len() >= CALLS_IN_FLIGHT_MAX {
             return Err(Unsent::TooManyCalls);
         }
+        if request.is_of_epoch() && epoch != self.epoch_told.get() {
+            // Unlike other notes it must not be left out: the request would be taken for one of an older epoch.
+            let note = Note::Epoch(epoch);
+            Note::check_spoken(note.kind(), self.protocol.get())?;
+            outbox.push(note.kind(), frame_id(self.next.get()), true, |to| note.encode(to))?;
+            self.next.set(self.next.get() + 1);
+            self.epoch_told.set(epoch);
+        }
         let number = self.next.get();
+        if let Some(trace) = trace {
+            self.note(outbox, number, &Note::Trace(trace));
+        }
         outbox.push(request.kind(), frame_id(number), true, |to| request.encode(timeout, to))?;
         self.next.set(number + 1);
         let sent = self.parts.clock.mono();
@@ -666,14 +643,25 @@ impl Shared {
         if calls.is_empty() && self.silence.get().is_none() {
             self.busy.notify_one();
         }
-        let (expected, pace, slot) = (request.reply_kind(), Pace::of(request), Rc::clone(slot));
+        let (expected, class, slot) = (request.reply_kind(), LatencyClass::of(request), Rc::clone(slot));
         // A call with much work to do need not be answered before its deadline.
-        let since = if pace == Pace::Other { due } else { sent };
+        let since = if class == LatencyClass::Other { due } else { sent };
         let silence = self.silence.get().unwrap_or(Silence { since, due });
         self.silence.set(Some(Silence { since: silence.since.min(since), due: silence.due.min(due) }));
         self.earliest_due.set(self.earliest_due.get().min(due));
-        calls.insert(number, Waiting { sent, due, expected, pace, kind: request.call_kind(), slot });
+        calls.insert(number, Waiting { sent, due, expected, class, kind: request.call_kind(), slot });
         Ok(())
+    }
+
+    /// Sends a note about the request that follows with this number. A peer that does not know it, or to which too much
+    /// waits to be written, gets the request without.
+    fn note(&self, outbox: &Outbox, number: u64, note: &Note) {
+        if Note::check_spoken(note.kind(), self.protocol.get()).is_ok()
+            && outbox.push(note.kind(), frame_id(number), true, |to| note.encode(to)).is_ok()
+        {
+            // Should the request not be sent, the next one has another number: the note is not its own.
+            self.next.set(number + 1);
+        }
     }
 
     /// Checks every [`TICK`] while there are calls to watch. Returns when the connection is to end.
@@ -727,15 +715,15 @@ impl Shared {
             if call.sent < silent_since {
                 self.measure(&call, now);
             }
-            call.slot.settle(Err(CallError::TimedOut));
+            call.slot.fill(Err(CallError::TimedOut));
         }
     }
 
     fn measure(&self, call: &Waiting, now: Duration) {
-        let estimator = match call.pace {
-            Pace::Read => &self.reads,
-            Pace::Apply => &self.applies,
-            Pace::Other => return,
+        let estimator = match call.class {
+            LatencyClass::Read => &self.reads,
+            LatencyClass::Apply => &self.applies,
+            LatencyClass::Other => return,
         };
         estimator.borrow_mut().record(now.saturating_sub(call.sent));
     }
@@ -765,13 +753,13 @@ impl Inbox for Shared {
         let Some(call) = call else { return Reply::check_kind(frame.kind) };
         if frame.passed_over.is_some() {
             self.counts.borrow_mut().calls_lost += 1;
-            call.slot.settle(Err(CallError::NoMemory));
+            call.slot.fill(Err(CallError::NoMemory));
             return Ok(());
         }
         match Reply::decode(frame, call.expected) {
             Ok(Reply::Refused { code, detail }) => {
                 self.counts.borrow_mut().calls_refused += 1;
-                call.slot.settle(Err(CallError::Refused { code, detail }));
+                call.slot.fill(Err(CallError::Refused { code, detail }));
             }
             Ok(reply) => {
                 waits::note(Wait::PeerReply, self.heard.get().saturating_sub(call.sent));
@@ -779,11 +767,11 @@ impl Inbox for Shared {
                 self.call_metrics.answered(call.kind, self.heard.get().saturating_sub(call.sent));
                 // The only place where the timestamps in a peer's replies are checked.
                 let believed = self.parts.limits.timestamps.check(reply.newest());
-                call.slot.settle(believed.map(|()| reply).map_err(CallError::TooFarAhead));
+                call.slot.fill(believed.map(|()| reply).map_err(CallError::TooFarAhead));
             }
             Err(error) => {
                 self.counts.borrow_mut().calls_lost += 1;
-                call.slot.settle(Err(CallError::Lost));
+                call.slot.fill(Err(CallError::Lost));
                 return Err(error);
             }
         }

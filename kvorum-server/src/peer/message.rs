@@ -7,7 +7,8 @@
 //!
 //! A new message is a row here, for a request its handler in `coordinator/serve.rs`, its line in `docs/wire.md`, and an
 //! example in `tests/messages.rs`, whose frame goes into `fixtures/`. The compiler and the tests name what is missing. A
-//! new message needs a new [`super::PROTOCOL`].
+//! new message needs a new [`super::PROTOCOL`], which its row names: it is sent on no connection of an older version. A
+//! message whose fields change becomes a new kind; the old one stays as long as its version is spoken.
 //!
 //! Each message has exactly one encoding, and bytes after it are refused. What a reader refuses, the writer refuses
 //! too. Keys and values share the bytes of the frame that they came in, and keep that memory alive. Code that stores
@@ -16,16 +17,21 @@
 use super::fields::{Field, Tagged, tagged};
 use super::frame::{Frame, Pieces};
 use super::table::{messages, requests};
-use super::terms::{ApplyKind, BallotReply, Held, HeldBack, MessageError, Refusal, ScanRow, StepKind};
+use super::terms::{
+    ApplyKind, BallotReply, BallotVote, Held, HeldBack, MessageError, Refusal, ScanRow, StepKind,
+};
 use super::terms::{StretchRow, Timestamp, VersionRow};
 use crate::metrics::CallKind;
 use crate::replica::{Applied, Fetched, Floor};
+use crate::slow::TraceContext;
 use bytes::Bytes;
-use kvorum_core::{ClusterId, Key, Record, StoreSeen, UnixMillis, Version};
+use kvorum_core::agreement::{Ballot, Epoch, Instance};
+use kvorum_core::configuration::Configuration;
+use kvorum_core::{ClusterId, Key, NodeId, Record, StoreSeen, UnixMillis, Version};
 use std::time::Duration;
 
-/// The most nodes that a peer registry (roster) names: no cluster is larger.
-pub const ROSTER_LEN_MAX: usize = 1024;
+/// The most nodes that a peer registry names: no cluster is larger.
+pub const REGISTRY_LEN_MAX: usize = 1024;
 /// The most text of a refusal, in bytes; the rest is cut.
 pub const DETAIL_BYTES_MAX: usize = 512;
 
@@ -54,8 +60,8 @@ requests! {
             wall: UnixMillis,
             /// The id of the sender's cluster; none while it knows none yet.
             cluster_id: Option<ClusterId>,
-            /// The store and the run that the sender last saw of each node; at most [`ROSTER_LEN_MAX`].
-            roster: Vec<StoreSeen>,
+            /// The store and the run that the sender last saw of each node; at most [`REGISTRY_LEN_MAX`].
+            registry: Vec<StoreSeen>,
         } => Pong,
         /// Asks for the hints that the peer keeps for this node.
         0x04 TakeHints => HintsTaken,
@@ -176,17 +182,116 @@ requests! {
             /// The version of the ballot.
             ballot: Version,
         } => Done,
+        /// Asks which ballot is promised for a key.
+        0x16 [since 8] Promise {
+            /// The key.
+            key: Key,
+        } => PromiseIs,
+        /// Says which configuration the sender works with, and asks for those after it.
+        0x20 [since 8] Configurations {
+            /// The configuration, as the decision about its successor.
+            adopted: Instance,
+            /// About how many bytes of configurations the answer may have.
+            bytes: u32,
+        } => ConfigurationList,
+        /// Asks the peer's store for a promise in the decision about a configuration's successor.
+        0x21 [since 8] Propose {
+            /// The decision.
+            instance: Instance,
+            /// The proposer's turn.
+            ballot: Ballot,
+        } => Voted,
+        /// Asks the peer's store to accept a configuration.
+        0x22 [since 8] Accept {
+            /// The decision.
+            instance: Instance,
+            /// The proposer's turn.
+            ballot: Ballot,
+            /// The configuration.
+            value: Configuration,
+        } => Voted,
+        /// Asks the peer's store for its part in a configuration that an operator forces, because a majority is lost for good.
+        0x23 [since 8] Force {
+            /// The decision.
+            instance: Instance,
+            /// The turn of the node that forces.
+            ballot: Ballot,
+            /// Whether to accept it; otherwise only to promise.
+            accepts: bool,
+            /// The configuration.
+            value: Configuration,
+        } => Voted,
+    }
+}
+
+messages! {
+    /// A word about the request behind it, in a frame of its own with the same id. Nothing answers it.
+    pub enum Note, NoteKind {
+        /// The request belongs to a trace that is sampled.
+        0x40 [since 8] Trace(context: TraceContext),
+        /// The request, and each one behind it on the connection until the next such note, is of this epoch.
+        0x41 [since 8] Epoch(epoch: Epoch),
+    }
+}
+
+impl Note {
+    /// Whether frames of this kind are notes.
+    pub(super) fn is_kind(kind: u8) -> bool {
+        Self::TAGS.contains(&kind)
+    }
+
+    /// Writes the payload.
+    pub(super) fn encode(&self, to: &mut Pieces) -> Result<(), MessageError> {
+        self.put_fields(to)
+    }
+
+    /// The note in `frame`.
+    pub(super) fn decode(frame: Frame) -> Result<Self, MessageError> {
+        Self::check_kind(frame.kind)?;
+        Self::read(frame.kind, frame.payload)
     }
 }
 
 impl Request {
+    /// Whether a replica carries it out only in its own epoch: requests about records, and about what replicas agree on. Not
+    /// those by which nodes meet, ask what a node knows, or learn of epochs.
+    pub fn is_of_epoch(&self) -> bool {
+        match self {
+            Self::Apply { .. }
+            | Self::Get { .. }
+            | Self::TakeHints
+            | Self::ScanOpen { .. }
+            | Self::Versions { .. }
+            | Self::Fetch { .. }
+            | Self::Survey { .. }
+            | Self::Close { .. }
+            | Self::Step { .. }
+            | Self::Floors
+            | Self::Stretch { .. }
+            | Self::Compare { .. }
+            | Self::Newest { .. }
+            | Self::Prepare { .. }
+            | Self::Fence { .. } => true,
+            // A scan that was opened shows one instant, whatever came after; and to give something back is right at any time.
+            Self::ScanNext { .. }
+            | Self::ScanClose { .. }
+            | Self::Release { .. }
+            | Self::Promise { .. }
+            | Self::Ping { .. }
+            | Self::Configurations { .. }
+            | Self::Propose { .. }
+            | Self::Accept { .. }
+            | Self::Force { .. } => false,
+        }
+    }
+
     /// The kind under which its time is counted.
-    pub(super) fn call_kind(&self) -> CallKind {
+    pub fn call_kind(&self) -> CallKind {
         match self {
             Self::Apply { .. } => CallKind::Apply,
             Self::Get { .. } => CallKind::Get,
             Self::Newest { .. } => CallKind::Newest,
-            Self::Prepare { .. } | Self::Release { .. } => CallKind::Prepare,
+            Self::Prepare { .. } | Self::Release { .. } | Self::Promise { .. } => CallKind::Prepare,
             Self::ScanOpen { .. } | Self::ScanNext { .. } | Self::ScanClose { .. } => CallKind::Scan,
             Self::Ping { .. } => CallKind::Ping,
             Self::TakeHints => CallKind::Hints,
@@ -195,6 +300,9 @@ impl Request {
             | Self::Stretch { .. }
             | Self::Compare { .. }
             | Self::Fence { .. } => CallKind::Repair,
+            Self::Configurations { .. } | Self::Propose { .. } | Self::Accept { .. } | Self::Force { .. } => {
+                CallKind::Membership
+            }
             Self::Survey { .. } | Self::Close { .. } | Self::Step { .. } | Self::Floors => {
                 CallKind::TombstoneGc
             }
@@ -215,8 +323,8 @@ messages! {
             wall: UnixMillis,
             /// The id of the sender's cluster; none while it knows none yet.
             cluster_id: Option<ClusterId>,
-            /// The store and the run that the sender last saw of each node; at most [`ROSTER_LEN_MAX`].
-            roster: Vec<StoreSeen>,
+            /// The store and the run that the sender last saw of each node; at most [`REGISTRY_LEN_MAX`].
+            registry: Vec<StoreSeen>,
             /// Whether the sender's store is quorum-eligible.
             votes: bool,
         },
@@ -267,8 +375,8 @@ messages! {
         0x8b Stepped(is_done: bool),
         /// The replica's records of the first keys, as many as `bytes` allowed: at least one if any was asked for.
         0x8c Fetched {
-            /// The timestamp up to which the sender had settled in each of their partitions before it read them.
-            settled: Timestamp,
+            /// The timestamp up to which the sender had agreed in each of their partitions before it read them.
+            agreed: Timestamp,
             /// The records, in the order of the request.
             records: Vec<Fetched>,
         },
@@ -294,6 +402,21 @@ messages! {
             /// No ballot that the sender has stamped is above this timestamp.
             met: Timestamp,
         },
+        /// The ballot that is promised for the key; none for none.
+        0x94 [since 8] PromiseIs(ballot: Option<Version>),
+        /// The next configurations that the sender has adopted, as many as `bytes` allowed: at least one if there is one.
+        0xa0 [since 8] ConfigurationList {
+            /// The configuration that the sender works with.
+            adopted: Instance,
+            /// The highest feature level that the sender is able to work at.
+            level_max: u16,
+            /// The nodes from which the sender has taken all that it lacks, in the epoch of that configuration.
+            compared: Vec<NodeId>,
+            /// The configurations, by epoch.
+            configurations: Vec<Configuration>,
+        },
+        /// The answer of a store in a decision about configurations.
+        0xa1 [since 8] Voted(vote: BallotVote),
         /// The request was not carried out, or not completely: see the code.
         0xff Refused {
             /// Why, for programs.

@@ -17,6 +17,7 @@
 
 mod auth;
 mod auth_error;
+mod call_error;
 mod fields;
 mod frame;
 #[cfg(any(test, fuzzing))]
@@ -27,6 +28,7 @@ mod latency;
 mod limits;
 mod link;
 mod message;
+mod place;
 mod protocols;
 mod pump;
 mod secret;
@@ -38,22 +40,23 @@ mod tests;
 
 pub use auth::{Answer, Challenge, Connected, Expected, Known, PeerAuth, PeerAuthMode, Proven};
 pub use auth_error::AuthError;
+pub use call_error::{CallError, Unsent};
 pub use frame::{FRAME_BYTES_MAX, FrameError};
-pub use handshake::{CLUSTER_BYTES_MAX, HandshakeError, Hello, UPGRADE_PATH, UPGRADE_PROTOCOL};
+pub use handshake::{CLUSTER_BYTES_MAX, HandshakeError, Hello, JOINING, UPGRADE_PATH, UPGRADE_PROTOCOL};
 pub use latency::{Estimator, Latency};
 pub use limits::PeerLimits;
 pub use link::{
-    CALLS_IN_FLIGHT_MAX, CONNECT_TIMEOUT, Call, CallError, Link, LinkCounts, LinkObserver, LinkParts,
-    LinkState, Setback, Unsent,
+    CALLS_IN_FLIGHT_MAX, CONNECT_TIMEOUT, Call, Link, LinkCounts, LinkObserver, LinkParts, LinkState, Setback,
 };
-pub use message::{DETAIL_BYTES_MAX, ROSTER_LEN_MAX, Reply, Request};
+pub use message::{DETAIL_BYTES_MAX, Note, REGISTRY_LEN_MAX, Reply, Request};
+pub use place::PlaceSettings;
 pub use protocols::{PROTOCOL, PROTOCOL_OLDEST, Protocols};
 pub use pump::OUT_BYTES_MAX;
 pub use secret::{NONCE_BYTES, PROOF_BYTES, SECRET_BYTES_MIN, Secret, Secrets, SecretsError};
 pub use server::{Caller, IDLE_MAX, SERVED_IN_FLIGHT_MAX, Service, serve};
 pub use terms::{
-    ApplyKind, BallotReply, Held, HeldBack, MessageError, Refusal, ScanRow, StepKind, StretchRow, Timestamp,
-    VersionRow,
+    ApplyKind, BallotReply, BallotVote, Held, HeldBack, MessageError, Refusal, ScanRow, StepKind, StretchRow,
+    Timestamp, VersionRow,
 };
 
 use std::future::Future;

@@ -15,7 +15,7 @@
 use std::fmt;
 
 /// The newest version of the protocol that this release speaks.
-pub const PROTOCOL: u16 = 7;
+pub const PROTOCOL: u16 = 8;
 /// The oldest version that this release speaks.
 ///
 /// Version 6 has no ballots: a node that speaks it would take plain writes that a promise keeps out, and its records
@@ -66,6 +66,11 @@ impl Protocols {
     pub fn highest_common(self, other: Self) -> Option<u16> {
         let newest = self.newest.min(other.newest);
         (newest >= self.oldest.max(other.oldest)).then_some(newest)
+    }
+
+    /// Those up to `newest`; none if all are newer.
+    pub fn up_to(self, newest: u16) -> Option<Self> {
+        (newest >= self.oldest).then_some(Self { newest: self.newest.min(newest), ..self })
     }
 
     /// The form of the header `Kvorum-Protocols`.

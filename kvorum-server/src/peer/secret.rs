@@ -248,10 +248,10 @@ impl Mac {
         self.0.update(bytes);
     }
 
-    /// All headers of `hello`, in their fixed order: protocol, range of protocols if `with_range`, cluster, its id, node,
+    /// The headers of `hello` that proofs cover, in their fixed order: protocol, range of protocols if `with_range`, cluster, its id, node,
     /// topology, store, run, members, clock.
     fn hello(&mut self, hello: &Hello, with_range: bool) {
-        let mut headers = hello.headers();
+        let mut headers = hello.proved_headers();
         headers.retain(|(name, _)| with_range || *name != PROTOCOLS_HEADER);
         self.0.update(&(headers.len() as u64).to_be_bytes());
         for (_, value) in headers {
@@ -291,13 +291,13 @@ pub(super) fn unhex<const BYTES: usize>(text: &str) -> Option<[u8; BYTES]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::peer::{PROTOCOL, Protocols};
+    use crate::peer::{PROTOCOL_OLDEST, Protocols};
     use kvorum_core::{ClusterId, Run, UnixMillis};
     use proptest::prelude::*;
 
     fn hello(node: u64) -> Hello {
         Hello {
-            protocol: PROTOCOL,
+            protocol: PROTOCOL_OLDEST,
             protocols: None,
             cluster: "blue".to_owned(),
             cluster_id: ClusterId::new(0xc1),
@@ -307,6 +307,7 @@ mod tests {
             run: Run { number: 3, nonce: 0xab },
             members: vec!["http://a:1".to_owned(), "http://b:1".to_owned()],
             clock: UnixMillis(1_700_000_000_000),
+            place: crate::peer::PlaceSettings::default(),
         }
     }
 
@@ -362,7 +363,7 @@ mod tests {
     /// version. Where one sends none, the proofs are those of the releases before.
     #[test]
     fn ranges_are_proved_where_both_send_one() {
-        let range = |newest| Some(Protocols::new(PROTOCOL, newest).unwrap());
+        let range = |newest| Some(Protocols::new(PROTOCOL_OLDEST, newest).unwrap());
         let proof = |caller: Option<Protocols>, called: Option<Protocols>| {
             let caller = Hello { protocols: caller, ..hello(0xa) };
             let called = Hello { protocols: called, ..hello(0xb) };

@@ -5,12 +5,14 @@
 
 use super::frame::{Frame, PassedOver, PushError};
 use super::limits::PeerLimits;
-use super::message::{Reply, Request};
+use super::message::{Note, NoteKind, Reply, Request};
 use super::pump::{End, Inbox, OUT_BYTES_MAX, Outbox, Pump};
 use super::terms::{MessageError, Refusal};
 use crate::clock::Clock;
+use crate::slow::TraceContext;
 use bytes::Bytes;
 use kvorum_core::NodeId;
+use kvorum_core::agreement::Epoch;
 use std::cell::Cell;
 use std::future::Future;
 use std::pin::Pin;
@@ -38,6 +40,10 @@ pub struct Caller {
     pub peer: NodeId,
     /// The connection that the request came on: what it has opened (scans) belongs to it alone.
     pub connection: u64,
+    /// The version of the protocol that the connection speaks.
+    pub protocol: u16,
+    /// The epoch of the request.
+    pub epoch: Epoch,
 }
 
 /// A handler of peers' requests.
@@ -52,6 +58,17 @@ pub trait Service {
         request: Request,
         deadline: Duration,
     ) -> Pin<Box<dyn Future<Output = Reply>>>;
+
+    /// As [`Self::serve`], for a request that belongs to a trace that is sampled.
+    fn serve_within(
+        &self,
+        caller: Caller,
+        request: Request,
+        deadline: Duration,
+        _trace: TraceContext,
+    ) -> Pin<Box<dyn Future<Output = Reply>>> {
+        self.serve(caller, request, deadline)
+    }
 
     /// Notes that a request was dropped because its deadline had passed before work on it began.
     fn expired(&self, _caller: Caller) {}
@@ -88,6 +105,8 @@ pub async fn serve(
         received,
         bytes_in: Cell::new(0),
         in_flight: Cell::new(0),
+        noted: Cell::new(None),
+        epoch: Cell::new(caller.epoch),
         has_ended: Cell::new(false),
     }));
     let is_midway = Cell::new(false);
@@ -117,6 +136,10 @@ struct Serving {
     received: Cell<Duration>,
     bytes_in: Cell<u64>,
     in_flight: Cell<usize>,
+    /// The trace that the latest note named, with the id of the request that is to follow.
+    noted: Cell<Option<(u32, TraceContext)>>,
+    /// The epoch of the requests that come, as the latest note said.
+    epoch: Cell<Epoch>,
     has_ended: Cell<bool>,
 }
 
@@ -139,11 +162,33 @@ impl Serving {
         }
     }
 
+    /// Keeps a note until the next frame, which is the request that it is about.
+    fn note(&self, frame: Frame) -> Result<(), MessageError> {
+        // Without memory for it, the request is served without. An epoch must not get lost: then the connection ends.
+        if frame.passed_over.is_some() {
+            let is_epoch = frame.kind == NoteKind::Epoch as u8;
+            return if is_epoch { Err(MessageError::Truncated) } else { Ok(()) };
+        }
+        Note::check_spoken(frame.kind, self.caller.protocol)?;
+        let id = frame.id;
+        let note = Note::decode(frame)?;
+        if self.limits.timestamps.check(note.newest()).is_ok() {
+            match note {
+                Note::Trace(trace) => self.noted.set(Some((id, trace))),
+                Note::Epoch(epoch) => self.epoch.set(epoch),
+            }
+        }
+        Ok(())
+    }
+
     fn reply(&self, id: u32, reply: &Reply) {
         if self.has_ended.get() {
             return;
         }
-        let push = |reply: &Reply| self.outbox.push(reply.kind(), id, false, |to| reply.encode(to));
+        let push = |reply: &Reply| {
+            Reply::check_spoken(reply.kind(), self.caller.protocol)?;
+            self.outbox.push(reply.kind(), id, false, |to| reply.encode(to))
+        };
         if let Err(error) = push(reply) {
             let (code, detail) = match error {
                 PushError::Full => {
@@ -179,6 +224,10 @@ impl Inbox for Served {
     fn frame(&self, frame: Frame) -> Result<(), MessageError> {
         let serving = &self.0;
         let id = frame.id;
+        let trace = serving.noted.take().filter(|(of, _)| *of == id).map(|(_, trace)| trace);
+        if Note::is_kind(frame.kind) {
+            return serving.note(frame);
+        }
         if let Some(why) = frame.passed_over {
             let (code, detail) = match why {
                 PassedOver::TooLong => {
@@ -190,6 +239,7 @@ impl Inbox for Served {
             serving.reply(id, &Reply::Refused { code, detail });
             return Ok(());
         }
+        Request::check_spoken(frame.kind, serving.caller.protocol)?;
         let (request, left) = Request::decode(frame)?;
         let deadline = serving.received.get().saturating_add(left);
         if serving.clock.mono() >= deadline {
@@ -207,7 +257,11 @@ impl Inbox for Served {
             serving.reply(id, &Reply::Refused { code: Refusal::Overloaded, detail });
             return Ok(());
         }
-        let mut work = serving.service.serve(serving.caller, request, deadline);
+        let caller = Caller { epoch: serving.epoch.get(), ..serving.caller };
+        let mut work = match trace {
+            Some(trace) => serving.service.serve_within(caller, request, deadline, trace),
+            None => serving.service.serve(caller, request, deadline),
+        };
         // No waker is needed: if the future is not ready, the task that it becomes polls it again.
         match work.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(reply) => serving.reply(id, &reply),

@@ -1,12 +1,13 @@
 //! The table of messages: macros that make an enum of messages, and its encoding, from rows.
 //!
 //! A row is written like a variant of an enum, with the kind byte before its name; in [`requests`] the reply follows it.
+//! A kind that not every spoken version of the protocol has says since which one it is there: `[since 8]`.
 
 /// Makes an enum of messages from rows, and an enum of their kind bytes.
 macro_rules! messages {
     ($(#[$about:meta])* pub enum $Message:ident, $Kind:ident { $(
         $(#[$doc:meta])*
-        $kind:literal $Name:ident
+        $kind:literal $([since $since:literal])? $Name:ident
         $(($whole:ident: $Whole:ty))?
         $({ $($(#[$field_doc:meta])* $field:ident: $Field:ty,)* })?
     ,)* }) => {
@@ -31,6 +32,7 @@ macro_rules! messages {
             #[cfg(test)]
             pub(super) const ROWS: &[super::table::Row] = &[$(super::table::Row {
                 kind: $kind,
+                since: super::table::since(&[$($since)?]),
                 name: stringify!($Name),
                 fields: &[
                     $(concat!(stringify!($whole), ": ", stringify!($Whole)),)?
@@ -48,6 +50,15 @@ macro_rules! messages {
             /// Refuses a kind byte that belongs to no row.
             pub(super) fn check_kind(kind: u8) -> Result<(), MessageError> {
                 if Self::TAGS.contains(&kind) { Ok(()) } else { Err(MessageError::UnknownKind { kind }) }
+            }
+
+            /// Refuses a kind that version `protocol` does not have.
+            pub(super) fn check_spoken(kind: u8, protocol: u16) -> Result<(), MessageError> {
+                const SINCE: &[(u8, u16)] = &[$($(($kind, $since),)?)*];
+                match SINCE.iter().find(|(known, since)| *known == kind && *since > protocol) {
+                    Some((_, since)) => Err(MessageError::NotSpoken { kind, since: *since, protocol }),
+                    None => Ok(()),
+                }
             }
 
             /// The highest timestamp in it; 0 if it has none. Times of day, which are only compared, do not count.
@@ -72,14 +83,14 @@ pub(super) use messages;
 macro_rules! requests {
     ($(#[$about:meta])* pub enum $Request:ident, $Kind:ident { $(
         $(#[$doc:meta])*
-        $kind:literal $Name:ident $({ $($fields:tt)* })? => $Reply:ident,
+        $kind:literal $([since $since:literal])? $Name:ident $({ $($fields:tt)* })? => $Reply:ident,
     )* }) => {
         messages! {
             $(#[$about])*
             pub enum $Request, $Kind { $(
                 $(#[$doc])*
                 #[doc = concat!("Answered by [`Reply::", stringify!($Reply), "`].")]
-                $kind $Name $({ $($fields)* })?,
+                $kind $([since $since])? $Name $({ $($fields)* })?,
             )* }
         }
 
@@ -100,7 +111,18 @@ pub(super) use requests;
 #[derive(Clone, Copy)]
 pub(super) struct Row {
     pub(super) kind: u8,
+    /// The first version of the protocol that has it.
+    pub(super) since: u16,
     pub(super) name: &'static str,
     /// Each field as it stands in the row: its name, a colon and its type.
     pub(super) fields: &'static [&'static str],
+}
+
+/// The version that a row names, or the oldest that is spoken.
+#[cfg(test)]
+pub(super) const fn since(named: &[u16]) -> u16 {
+    match named {
+        [since] => *since,
+        _ => super::PROTOCOL_OLDEST,
+    }
 }

@@ -2,6 +2,8 @@
 
 use super::fields::Tagged;
 use bytes::TryGetError;
+use kvorum_core::agreement::{Ballot, Instance, Voter};
+use kvorum_core::configuration::Configuration;
 use kvorum_core::{Conditional, Key, KeyError, Record, UnixMillis, Value, Version};
 use std::fmt;
 
@@ -28,8 +30,8 @@ pub enum ApplyKind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StepKind {
     /// All nodes hold the same records.
-    Settle,
-    /// All nodes have settled.
+    Agree,
+    /// All nodes have agreed.
     Seal,
     /// All nodes have sealed.
     Release,
@@ -76,6 +78,9 @@ pub enum Refusal {
     TooFarAhead,
     /// A value in the request, or the request itself, is longer than the peer accepts. Nothing was done.
     TooLong,
+    /// The peer works with another epoch than the request, or did before the request was done. A record may have been stored,
+    /// and does not count. A retry soon can help.
+    Epoch,
 }
 
 /// A replica's record, with or without its value.
@@ -119,6 +124,40 @@ pub enum BallotReply {
     },
 }
 
+/// A store's answer in a decision about configurations.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BallotVote {
+    /// It accepts nothing below the ballot from now on.
+    Promised {
+        /// The store.
+        voter: Voter,
+        /// The configuration that it had accepted, with its ballot.
+        accepted: Option<(Ballot, Configuration)>,
+    },
+    /// It has accepted the configuration.
+    Accepted {
+        /// The store.
+        voter: Voter,
+    },
+    /// It never votes under this configuration.
+    NotNamed {
+        /// The store.
+        voter: Voter,
+    },
+    /// It works with another configuration.
+    OtherInstance {
+        /// The configuration.
+        ours: Instance,
+    },
+    /// It has promised a ballot that is not below.
+    Outbid {
+        /// The ballot.
+        by: Ballot,
+    },
+    /// The configuration may not follow, or needs more than the store's node is able to do.
+    Refused,
+}
+
 /// A key in a part of a scan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScanRow {
@@ -131,8 +170,8 @@ pub struct ScanRow {
 /// A record in a stretch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StretchRow {
-    /// The timestamp up to which the record's partition had settled (tombstone GC) at the sender before it read the record.
-    pub settled: Timestamp,
+    /// The timestamp up to which the record's partition had agreed (tombstone GC) at the sender before it read the record.
+    pub agreed: Timestamp,
     /// The key.
     pub key: Key,
     /// The record.
@@ -159,6 +198,15 @@ pub enum MessageError {
     UnknownKind {
         /// The byte.
         kind: u8,
+    },
+    /// A kind of message that the connection's version of the protocol does not have.
+    NotSpoken {
+        /// The kind byte.
+        kind: u8,
+        /// The first version that has it.
+        since: u16,
+        /// The version of the connection.
+        protocol: u16,
     },
     /// A reply of the wrong kind for its request.
     WrongReply {
@@ -192,6 +240,8 @@ pub enum MessageError {
     Unsorted,
     /// Text that is not UTF-8.
     Text,
+    /// A configuration that contradicts itself, or whose form this release does not know.
+    Configuration,
 }
 
 impl fmt::Display for MessageError {
@@ -200,6 +250,10 @@ impl fmt::Display for MessageError {
             Self::UnknownKind { kind } => {
                 write!(f, "this release does not know messages of kind {kind:#04x}")
             }
+            Self::NotSpoken { kind, since, protocol } => write!(
+                f,
+                "messages of kind {kind:#04x} need version {since} of the protocol, and the connection speaks {protocol}"
+            ),
             Self::WrongReply { kind } => write!(f, "a reply of kind {kind:#04x} does not answer the request"),
             Self::Truncated => f.write_str("a message ends too early"),
             Self::Trailing { bytes } => write!(f, "a message has {bytes} bytes too many"),
@@ -211,6 +265,7 @@ impl fmt::Display for MessageError {
             }
             Self::Unsorted => f.write_str("indexes in a message do not ascend"),
             Self::Text => f.write_str("a text in a message is not UTF-8"),
+            Self::Configuration => f.write_str("a message has a configuration that cannot be one"),
         }
     }
 }

@@ -4,22 +4,16 @@
 //! block a network thread. The batch takes one place in the commit queue and gets one answer.
 
 use super::answer::Applied;
-use super::courier::Courier;
+use super::completions::CompletionQueue;
 use super::queue::{Observed, Request, Source};
 use super::{Replica, ReplicaError, stored_mark};
-use crate::storage::format::Mark;
-use crate::storage::{Engine, EngineError, Keyspace, format};
+use crate::storage::{EngineError, Keyspace, format};
 use bytes::Bytes;
 use kvorum_core::{Key, Record};
 use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tokio::sync::oneshot;
-
-/// Rows per record of a batch, and their bytes in total, that one scan reads at most; beyond that, look-ups are
-/// cheaper. Two rows per record, because two peers that fill a node send it interleaved keys.
-const BETWEEN_MAX: usize = 2;
-const BETWEEN_BYTES_MAX: usize = 256 << 10;
 
 /// The stored state of one key of a batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,31 +51,6 @@ pub struct Stretch<T> {
     pub bytes: u64,
     /// The last key that was read; the next part starts after it. `None` at the end of the store.
     pub last: Option<Key>,
-}
-
-/// Reads the stored marks of the keys of `records` (all but the values) with one scan. The scan needs ascending keys
-/// and few stored rows between the first and the last, as while a store is filled in key order.
-///
-/// Returns `None` when that does not hold or a row there cannot be read; the caller then looks up each key.
-fn neighbours(engine: &dyn Engine, records: &[(Key, Record)]) -> Option<Vec<Option<Mark>>> {
-    let [(first, _), .., (last, _)] = records else { return None };
-    if !records.is_sorted_by(|(one, _), (next, _)| one < next) {
-        return None;
-    }
-    let (mut rows, mut bytes) = (Vec::new(), 0);
-    for pair in engine.scan(Keyspace::Records, first.as_ref(), Bound::Included(last.as_ref())).ok()? {
-        let (key, row) = pair.ok()?;
-        bytes += row.len();
-        if rows.len() == records.len() * BETWEEN_MAX || bytes > BETWEEN_BYTES_MAX {
-            return None;
-        }
-        rows.push((key, format::decode_record_mark(&row).ok()?));
-    }
-    let mark_of = |(key, _): &(Key, Record)| {
-        let at = rows.binary_search_by(|(row, _)| row.as_ref().cmp(key.as_ref())).ok()?;
-        rows.get(at).map(|(_, mark)| *mark)
-    };
-    Some(records.iter().map(mark_of).collect())
 }
 
 impl Replica {
@@ -176,22 +145,15 @@ impl Replica {
         let shared = Arc::clone(&self.shared);
         let observe = move || {
             let (mut observed, mut places) = (Vec::with_capacity(records.len()), Vec::new());
-            // Read before the look-up, as for one record.
-            let begun = shared.groups.load(Ordering::Acquire);
-            let mut marks = neighbours(&*shared.engine, &records).map(Vec::into_iter);
-            let look_up = |key: &Key| {
+            for (key, record) in records {
+                // Read before the look-up, as for one record.
                 let as_of = shared.groups.load(Ordering::Acquire);
                 // Prefer the index: its newest rows are in small buffers, while those of the store are in a large skip
                 // list.
                 let mark = match &shared.digests {
-                    Some(digests) => digests.mark(&*shared.engine, key),
-                    None => stored_mark(&*shared.engine, None, key),
+                    Some(digests) => digests.mark(&*shared.engine, &key),
+                    None => stored_mark(&*shared.engine, None, &key),
                 };
-                (mark, as_of)
-            };
-            for (key, record) in records {
-                let mark = marks.as_mut().and_then(Iterator::next);
-                let (mark, as_of) = mark.map_or_else(|| look_up(&key), |mark| (Ok(mark), begun));
                 match mark {
                     Ok(mark) => {
                         places.push(true);
@@ -206,87 +168,12 @@ impl Replica {
         };
         let (records, places) = self.shared.pools.background.run(observe).await??;
         let (done, outcome) = oneshot::channel();
-        let courier = Courier::of_thread();
-        self.shared.queue.submit(Request::ApplyMany { records, source, done, courier })?;
+        let completions = CompletionQueue::of_thread();
+        self.shared.queue.submit(Request::ApplyMany { records, source, done, completions })?;
         let mut judged = outcome.await.map_err(|_| ReplicaError::Stopped)??.into_iter();
         Ok(places
             .into_iter()
             .map(|is_judged| if is_judged { judged.next().flatten() } else { None })
             .collect())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::storage::memory::MemoryEngine;
-    use crate::storage::{Change, Durability};
-    use kvorum_core::{NodeId, Value, Version};
-
-    fn pair(number: u32, value_bytes: usize) -> (Key, Record) {
-        let version = Version::from_words(number.into(), NodeId(1).0);
-        let value = Value::Present(Bytes::from(vec![7; value_bytes]));
-        (
-            Key::new(number.to_be_bytes().to_vec()).unwrap(),
-            Record { version, from: 3, expires: None, value, conditional: None },
-        )
-    }
-
-    /// A store that holds every `each`-th key of 1,000.
-    fn engine_with(each: usize, value_bytes: usize) -> MemoryEngine {
-        let engine = MemoryEngine::new();
-        let rows = (0..1_000).step_by(each).map(|number| {
-            let (key, record) = pair(number, value_bytes);
-            let (keyspace, key) = (Keyspace::Records, key.into_bytes());
-            Change::Put { keyspace, key, value: format::encode_record(&record) }
-        });
-        engine.commit(rows.collect(), Durability::Buffered).unwrap();
-        engine
-    }
-
-    fn batch(each: usize) -> Vec<(Key, Record)> {
-        (100..900).step_by(each).map(|number| pair(number, 10)).collect()
-    }
-
-    /// Goal: one scan finds the same as looking up each key, and is used where the store has few rows in between.
-    /// Method: stores and batches of all densities side by side.
-    #[test]
-    fn neighbours_are_as_looked_up() {
-        let mut read = 0;
-        for held in [1, 2, 3, 5, 40, 1_000] {
-            let engine = engine_with(held, 10);
-            for wanted in [1, 2, 3, 4, 5, 50] {
-                let records = batch(wanted);
-                let looked_up: Vec<_> =
-                    records.iter().map(|(key, _)| stored_mark(&engine, None, key).unwrap()).collect();
-                let found = neighbours(&engine, &records);
-                let (first, last) = (100, 100 + (records.len() - 1) * wanted);
-                let between = (first..=last).filter(|number| number % held == 0).count();
-                assert_eq!(found.is_some(), between <= 2 * records.len(), "{held} {wanted}");
-                if let Some(found) = found {
-                    assert_eq!(found, looked_up, "{held} {wanted}");
-                    read += 1;
-                }
-            }
-        }
-        assert!(read > 20, "{read}");
-    }
-
-    /// A batch that is out of order, too small, too large or damaged is looked up key by key.
-    #[test]
-    fn neighbours_are_not_guessed() {
-        let engine = engine_with(2, 10);
-        assert!(neighbours(&engine, &batch(1)).is_some());
-        let mut turned = batch(1);
-        turned.swap(100, 101);
-        assert_eq!(neighbours(&engine, &turned), None);
-        let mut twice = batch(1);
-        twice.insert(100, twice[100].clone());
-        assert_eq!(neighbours(&engine, &twice), None);
-        assert_eq!(neighbours(&engine, &batch(1)[..1]), None);
-        assert_eq!(neighbours(&engine, &[]), None);
-        assert_eq!(neighbours(&engine_with(2, 1 << 10), &batch(1)), None);
-        engine.flip(Keyspace::Records, 250).unwrap();
-        assert_eq!(neighbours(&engine, &batch(1)), None);
     }
 }

@@ -5,11 +5,14 @@
 //! synced before anybody is told, whatever the durability of writes is. `docs/decisions/0033-*` has the reasons.
 
 use super::{Replica, ReplicaError};
-use crate::storage::chain_format::{self, ChainFormatError, META_AGREEMENT, META_CONFIGURATION};
-use crate::storage::{Change, Engine, Keyspace};
+use crate::crash::{self, Point};
+use crate::storage::chain_format::{
+    self, ChainFormatError, META_AGREEMENT, META_CONFIGURATION, META_FORGOTTEN,
+};
+use crate::storage::{Change, Durability, Engine, Keyspace};
 use bytes::Bytes;
 use kvorum_core::agreement::{Ballots, Epoch, Instance};
-use kvorum_core::configuration::{Configuration, SuccessorError};
+use kvorum_core::configuration::{Configuration, ConfigurationDecodeError, SuccessorError};
 use std::fmt;
 use std::ops::Bound;
 
@@ -20,6 +23,8 @@ pub struct Chain {
     pub configurations: Vec<Configuration>,
     /// What was promised and accepted, and for which decision: that about the successor of the last configuration.
     pub agreement: Option<(Instance, Ballots<Configuration>)>,
+    /// Whether the store was found to be an older copy, which may have forgotten what it promised.
+    pub has_forgotten: bool,
 }
 
 /// The reason why a store's chain cannot be used. Such a store must not vote or serve: it does not know its epoch.
@@ -98,7 +103,45 @@ impl Chain {
         {
             return Err(ChainError::OtherInstance { last: last.map_or(Epoch(0), |last| last.epoch), found });
         }
-        Ok(Self { configurations, agreement })
+        let has_forgotten = engine.get(Keyspace::Meta, META_FORGOTTEN).map_err(store)?.is_some();
+        Ok(Self { configurations, agreement, has_forgotten })
+    }
+
+    /// Forgets the chain of `engine`'s store, with what was promised about it. Only for a cluster in which no other node has
+    /// ever been: nobody else knows of it.
+    ///
+    /// # Errors
+    /// Nothing was forgotten.
+    pub fn forget(&self, engine: &dyn Engine) -> Result<(), ReplicaError> {
+        let remove = |key| Change::Remove { keyspace: Keyspace::Meta, key };
+        let epochs = self.configurations.iter().map(|configuration| configuration.epoch);
+        let mut rows: Vec<Change> =
+            epochs.map(|epoch| remove(chain_format::encode_configuration_key(epoch))).collect();
+        rows.push(remove(Bytes::from_static(META_AGREEMENT)));
+        engine.commit(rows, Durability::Synced)?;
+        Ok(())
+    }
+
+    /// Whether there has ever been another member than the first ones.
+    pub fn has_grown(&self) -> bool {
+        let first = self.configurations.first().map_or(0, |first| first.slots_used);
+        self.configurations.last().is_some_and(|last| last.slots_used > first)
+    }
+
+    /// The `meta` rows of a chain, for a store that takes another one's place and keeps its identity.
+    pub fn rows<'a>(
+        configurations: impl Iterator<Item = &'a Configuration>,
+        agreement: Option<&(Instance, Ballots<Configuration>)>,
+    ) -> Vec<(Bytes, Bytes)> {
+        let row = |configuration: &Configuration| {
+            let key = chain_format::encode_configuration_key(configuration.epoch);
+            (key, configuration.encode().into())
+        };
+        let mut rows: Vec<(Bytes, Bytes)> = configurations.map(row).collect();
+        rows.extend(agreement.map(|(instance, ballots)| {
+            (Bytes::from_static(META_AGREEMENT), chain_format::encode_agreement(*instance, ballots))
+        }));
+        rows
     }
 
     /// What was promised and accepted for `instance`; nothing if that was never asked for.
@@ -137,17 +180,44 @@ impl Replica {
         instance: Instance,
         ballots: &Ballots<Configuration>,
     ) -> Result<(), ReplicaError> {
-        self.store_side(vec![agreement_row(instance, ballots)], true).await
+        crash::point(Point::BallotBefore);
+        self.store_side(vec![agreement_row(instance, ballots)], true).await?;
+        crash::point(Point::BallotAfter);
+        Ok(())
     }
 
     /// Durably adopts `configuration`, the decided successor of the last one. Nobody may be told before this returns.
     pub async fn store_configuration(&self, configuration: &Configuration) -> Result<(), ReplicaError> {
-        self.store_side(adoption_rows(configuration), true).await
+        crash::point(Point::EpochBefore);
+        self.store_side(adoption_rows(configuration), true).await?;
+        crash::point(Point::EpochAfter);
+        Ok(())
+    }
+
+    /// Durably remembers that this store is an older copy, which may have forgotten what it promised.
+    pub async fn store_forgotten(&self) -> Result<(), ReplicaError> {
+        let (key, value) = (Bytes::from_static(META_FORGOTTEN), Bytes::from_static(&[1]));
+        self.store_side(vec![Change::Put { keyspace: Keyspace::Meta, key, value }], true).await
     }
 }
 
 fn store(error: crate::storage::EngineError) -> ChainError {
     ChainError::Store(error.into())
+}
+
+impl ChainError {
+    /// Whether bytes on disk differ from those that were written.
+    pub fn is_damage(&self) -> bool {
+        match self {
+            Self::Store(error) => error.is_damage(),
+            Self::Configuration { error, .. } | Self::Agreement { error } => !matches!(
+                error,
+                ChainFormatError::Form { .. }
+                    | ChainFormatError::Configuration(ConfigurationDecodeError::Form { .. })
+            ),
+            Self::OtherEpoch { .. } | Self::Broken { .. } | Self::OtherInstance { .. } => true,
+        }
+    }
 }
 
 impl fmt::Display for ChainError {
@@ -183,7 +253,6 @@ impl std::error::Error for ChainError {}
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::storage::Durability;
     use crate::storage::memory::MemoryEngine;
     use kvorum_core::agreement::{Acceptor, Ballot, Voter};
     use kvorum_core::{ClusterId, Placement, Topology};
@@ -257,7 +326,7 @@ mod tests {
         for (at, configuration) in decided.iter().enumerate() {
             commit(&engine, adoption_rows(configuration));
             let read = Chain::read(&engine).unwrap();
-            assert_eq!(read, Chain { configurations: decided[..=at].to_vec(), agreement: None });
+            assert_eq!(read, Chain { configurations: decided[..=at].to_vec(), ..Chain::default() });
             assert_eq!(read.ballots(configuration.instance()), Ballots::default());
         }
     }

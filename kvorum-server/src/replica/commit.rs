@@ -12,7 +12,7 @@ mod failing;
 mod judge;
 
 use super::answer::Answer;
-use super::courier::Courier;
+use super::completions::CompletionQueue;
 use super::cut::Cuts;
 use super::digest::Digests;
 use super::floor::Floors;
@@ -86,6 +86,9 @@ pub(super) struct Committer {
     /// Number of groups committed; the requesting side reads it before each look-up.
     committed: Arc<AtomicU64>,
     recent: Recent,
+    /// The epoch since which keys are placed as now, and the one that the memory is of: see [`Self::forget_held`].
+    placed_since: Arc<AtomicU64>,
+    remembers_of: u64,
     /// The highest version purged in this run. A record not above it, of a key that has no stored record, may be older
     /// than a purged one: it is answered `TooLate` and is stamped again.
     floor: Version,
@@ -134,6 +137,8 @@ impl Committer {
             cuts: Arc::default(),
             committed,
             recent: Recent::starting_at(0, now),
+            placed_since: Arc::default(),
+            remembers_of: 0,
             floor: Version::ZERO,
             unsynced_since: None,
             usual: Duration::ZERO,
@@ -203,12 +208,21 @@ impl Committer {
             return;
         }
         let group = self.begin_anew_first(group);
+        self.forget_held();
         let mut stage = Stage::default();
         let mut answers = Vec::with_capacity(group.len());
+        let timed: Vec<_> = group.iter().filter_map(Request::times).cloned().collect();
+        for times in &timed {
+            times.note_taken();
+        }
         for request in group {
             answers.push(self.judge(&mut stage, request));
         }
+        let is_synced = stage.is_synced || self.durability == DurabilityMode::Always;
         let outcome = self.store(stage, now);
+        for times in &timed {
+            times.note_stored(is_synced);
+        }
         if let Err(refusal) = &outcome {
             for (_, answer) in &mut answers {
                 answer.refuse(refusal.error());
@@ -216,6 +230,27 @@ impl Committer {
         }
         give_all(answers);
         crash::point(Point::CommitAnswered);
+    }
+
+    /// Forgets which versions were held before newer ones, once keys are placed otherwise. A new owner may have held a
+    /// record that a promise kept out elsewhere: said later, it would confirm a write between a condition and its record
+    /// (decision 33.15).
+    ///
+    /// What is said of how far back it remembers stays: a record that was first sent in this epoch was held in no earlier one, and
+    /// a coordinator knows if it sent one earlier.
+    fn forget_held(&mut self) {
+        let placed_since = self.placed_since.load(Memory::SeqCst);
+        if placed_since != self.remembers_of {
+            self.remembers_of = placed_since;
+            let since = self.recent.remembers_since();
+            let since = if canary::is(Canary::EpochShortensMemory) { self.clock.mono() } else { since };
+            self.recent = Recent::starting_at(self.committed.load(Memory::Relaxed) + 1, since);
+        }
+    }
+
+    /// The same, which reads there since when keys are placed as now.
+    pub(super) fn placed_by(self, placed_since: Arc<AtomicU64>) -> Self {
+        Self { placed_since, ..self }
     }
 
     /// Notices a failure of the engine's background although nobody writes.
@@ -385,24 +420,24 @@ impl Refusal {
     }
 }
 
-/// An answer with the courier of the thread that asked.
-type Addressed = (Option<Arc<Courier>>, Answer);
+/// An answer with the completion queue of the thread that asked.
+type Addressed = (Option<Arc<CompletionQueue>>, Answer);
 
 /// Sends a group's answers, bundled by the thread that asked.
 fn give_all(answers: Vec<Addressed>) {
-    let mut batches: Vec<(Arc<Courier>, Vec<Answer>)> = Vec::new();
-    for (courier, answer) in answers {
-        let Some(courier) = courier else {
+    let mut batches: Vec<(Arc<CompletionQueue>, Vec<Answer>)> = Vec::new();
+    for (completions, answer) in answers {
+        let Some(completions) = completions else {
             answer.give();
             continue;
         };
-        // There are only as many couriers as network threads: a linear search is quicker than a map.
-        match batches.iter_mut().find(|(known, _)| Arc::ptr_eq(known, &courier)) {
+        // There are only as many completion queues as network threads: a linear search is quicker than a map.
+        match batches.iter_mut().find(|(known, _)| Arc::ptr_eq(known, &completions)) {
             Some((_, batch)) => batch.push(answer),
-            None => batches.push((courier, vec![answer])),
+            None => batches.push((completions, vec![answer])),
         }
     }
-    for (courier, batch) in batches {
-        courier.bring(batch);
+    for (completions, batch) in batches {
+        completions.bring(batch);
     }
 }

@@ -51,11 +51,19 @@ impl Digests {
     /// Loads the digests of `engine`'s records. Builds the index first in a store that was written without it.
     pub(super) fn open(engine: &dyn Engine, bits: u8) -> Result<Self, ReplicaError> {
         let digests = Self::new(bits);
-        if engine.get(Keyspace::Meta, format::META_INDEXED)?.is_none() {
+        if !Self::are_kept(engine)? {
             digests.index(engine)?;
         }
         digests.load(engine)?;
         Ok(digests)
+    }
+
+    /// Whether `engine`'s store has the index from which digests are counted.
+    ///
+    /// # Errors
+    /// Its rows cannot be read.
+    pub fn are_kept(engine: &dyn Engine) -> Result<bool, ReplicaError> {
+        Ok(engine.get(Keyspace::Meta, format::META_INDEXED)?.is_some())
     }
 
     /// Resets all digests, because the store is empty now.
@@ -159,6 +167,13 @@ impl Digests {
         fold_common(rank, nodes, |rank_max| {
             cells.iter().filter(|cell| cell.from > rank_max).fold(0, |digest, cell| digest ^ cell.digest)
         })
+    }
+
+    /// Whether there are records of `partition` that were written for at most `rank` replicas: they do not belong on it.
+    pub fn has_upto(&self, partition: Partition, rank: u16) -> bool {
+        let partitions = self.lock();
+        let cells = partitions.get(usize::from(partition.0)).map_or(&[][..], |cells| cells);
+        cells.iter().any(|cell| cell.from <= rank && cell.keys > 0)
     }
 
     /// For each partition one number for everything that this replica holds there, whatever it was written for.

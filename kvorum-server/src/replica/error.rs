@@ -1,5 +1,6 @@
 //! What can go wrong at the replica.
 
+use super::chain::ChainError;
 use crate::clock::TooFarAhead;
 use crate::storage::shortage::Shortage;
 use crate::storage::{EngineError, format};
@@ -43,6 +44,8 @@ pub enum ReplicaError {
         /// The longest value that is accepted, in bytes (`--max-value-size`).
         bytes_max: u64,
     },
+    /// The stored configurations cannot be used: the store does not know its epoch.
+    Chain(Box<ChainError>),
     /// The replica is shutting down.
     Stopped,
 }
@@ -64,6 +67,7 @@ impl fmt::Display for ReplicaError {
             Self::ValueTooLong { bytes, bytes_max } => {
                 write!(f, "a value of {bytes} bytes is longer than --max-value-size allows: {bytes_max}")
             }
+            Self::Chain(error) => error.fmt(f),
             Self::Stopped => f.write_str("the store is shutting down"),
         }
     }
@@ -80,11 +84,23 @@ impl ReplicaError {
 
     /// Whether bytes on disk differ from those that were written.
     pub fn is_damage(&self) -> bool {
-        matches!(
-            self,
-            Self::Engine(EngineError::Corrupt { .. })
-                | Self::Format(format::FormatError::Truncated { .. } | format::FormatError::Contradiction)
-        )
+        match self {
+            Self::Engine(error) => matches!(error, EngineError::Corrupt { .. }),
+            Self::Format(error) => {
+                matches!(error, format::FormatError::Truncated { .. } | format::FormatError::Contradiction)
+            }
+            Self::Chain(error) => error.is_damage(),
+            _ => false,
+        }
+    }
+}
+
+impl From<ChainError> for ReplicaError {
+    fn from(error: ChainError) -> Self {
+        match error {
+            ChainError::Store(error) => error,
+            error => Self::Chain(Box::new(error)),
+        }
     }
 }
 

@@ -5,11 +5,11 @@
 //!
 //! | timestamp | durable | holds from then on |
 //! | --- | --- | --- |
-//! | settled | before it is confirmed | all nodes held the same up to here; only repair brings in records up to here |
-//! | sealed | before it is confirmed | into an empty key, repair brings them only from a store settled as far |
+//! | agreed | before it is confirmed | all nodes held the same up to here; only repair brings in records up to here |
+//! | sealed | before it is confirmed | into an empty key, repair brings them only from a store that agreed as far |
 //! | purged | some time | dead rows up to here may be removed |
 //!
-//! purged <= sealed <= settled. Before *settled* a partition is *closed*: the same promise, kept in memory only, while
+//! purged <= sealed <= agreed. Before *agreed* a partition is *closed*: the same promise, kept in memory only, while
 //! the nodes compare their records. Versions are compared by timestamp; the floor is inclusive.
 //!
 //! A store that hears of a timestamp ahead of its own is older than the store that confirmed it. Some of its rows may
@@ -37,8 +37,8 @@ const REMOVED_LEN_MAX: usize = 512;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Floor {
     /// All nodes held the same up to here.
-    pub settled: u64,
-    /// All nodes have settled up to here.
+    pub agreed: u64,
+    /// All nodes have agreed up to here.
     pub sealed: u64,
     /// All nodes have sealed up to here.
     pub purged: u64,
@@ -48,8 +48,8 @@ impl Floor {
     /// The floor without the timestamps above `max`.
     fn within(self, max: u64) -> Self {
         let believed = |word| if word > max { 0 } else { word };
-        let Self { settled, sealed, purged } = self;
-        Self { settled: believed(settled), sealed: believed(sealed), purged: believed(purged) }
+        let Self { agreed, sealed, purged } = self;
+        Self { agreed: believed(agreed), sealed: believed(sealed), purged: believed(purged) }
     }
 }
 
@@ -66,7 +66,7 @@ pub enum FloorStep {
         partitions: Arc<[u16]>,
     },
     /// All nodes held the same records up to the timestamp to which the round has closed.
-    Settle {
+    Agree {
         /// The number of the round: a store whose latest close was not by this round refuses the step.
         round: u64,
         /// The timestamp up to which the step goes, inclusive.
@@ -74,7 +74,7 @@ pub enum FloorStep {
         /// The partitions.
         partitions: Arc<[u16]>,
     },
-    /// All nodes have settled.
+    /// All nodes have agreed.
     Seal {
         /// The timestamp up to which the step goes, inclusive.
         upto: u64,
@@ -88,7 +88,7 @@ pub enum FloorStep {
         /// The partitions.
         partitions: Arc<[u16]>,
     },
-    /// Other nodes have sealed further than this store has settled: its rows there are in doubt.
+    /// Other nodes have sealed further than this store has agreed: its rows there are in doubt.
     Doubt {
         /// The sealed timestamps, by partition and rank.
         words: Arc<[SealedWord]>,
@@ -100,14 +100,14 @@ pub enum FloorStep {
         /// The partition.
         partition: u16,
     },
-    /// Settles and seals the partitions whose doubt has ended: this store has been compared with all nodes.
+    /// Agrees on and seals the partitions whose doubt has ended: this store has been compared with all nodes.
     Adopt {
         /// Timestamps by partition.
         floors: Arc<[(u16, u64)]>,
     },
 }
 
-/// A timestamp that another node has sealed, ahead of the one that this store has settled.
+/// A timestamp that another node has sealed, ahead of the one that this store has agreed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SealedWord {
     /// The partition.
@@ -126,7 +126,7 @@ struct Entry {
     /// Only repair brings in records up to this timestamp, since round `round`.
     closed: u64,
     round: u64,
-    /// Ranks of nodes that have sealed further than this store has settled, and how far. Kept until a restart; the
+    /// Ranks of nodes that have sealed further than this store has agreed, and how far. Kept until a restart; the
     /// store then hears of them again.
     doubts: Vec<(u16, u64)>,
 }
@@ -142,7 +142,7 @@ impl Entry {
 
     /// The timestamp up to which only repair brings in records written for `from` replicas.
     fn barred(&self, from: u16) -> u64 {
-        self.floor.settled.max(self.closed).max(self.doubted(from))
+        self.floor.agreed.max(self.closed).max(self.doubted(from))
     }
 }
 
@@ -166,10 +166,10 @@ impl Floors {
                 break;
             }
             let partition = format::decode_floor_key(&row)?;
-            let [settled, sealed, purged] = format::decode_floor(&words)?;
+            let [agreed, sealed, purged] = format::decode_floor(&words)?;
             if let Some(entry) = entries.get_mut(usize::from(partition.0)) {
-                entry.floor = Floor { settled, sealed, purged };
-                highest = highest.max(settled);
+                entry.floor = Floor { agreed, sealed, purged };
+                highest = highest.max(agreed);
             }
         }
         Ok(Self { highest: AtomicU64::new(highest), entries: Mutex::new(entries) })
@@ -210,7 +210,7 @@ impl Floors {
         match source {
             // A dead record need not be stored: nothing older can come in any more.
             Source::Repair { .. } if holds_nothing && clock <= purged && is_dead => Some(Applied::Stored),
-            Source::Repair { settled } if holds_nothing && clock <= sealed && settled < sealed => {
+            Source::Repair { agreed } if holds_nothing && clock <= sealed && agreed < sealed => {
                 too_late(sealed)
             }
             Source::Copy | Source::Reader if holds_nothing && clock <= sealed && is_mortal => {
@@ -235,7 +235,7 @@ impl Floors {
                     Removal::Purged => entry.floor.purged,
                     Removal::Outlived => entry.doubted(mark.from),
                     // The floor does not decide on these.
-                    Removal::TooFarAhead => u64::MAX,
+                    Removal::TooFarAhead | Removal::Unowned => u64::MAX,
                 }
         })
     }
@@ -246,7 +246,7 @@ impl Floors {
         let is_new = |word: &SealedWord| {
             entries.get(usize::from(word.partition)).is_some_and(|entry| {
                 let is_known = |(rank, upto): &(u16, u64)| *rank == word.rank && *upto >= word.upto;
-                word.upto > entry.floor.settled && !entry.doubts.iter().any(is_known)
+                word.upto > entry.floor.agreed && !entry.doubts.iter().any(is_known)
             })
         };
         words.into_iter().filter(is_new).collect()
@@ -299,19 +299,19 @@ impl Floors {
             let entry = entries.get(usize::from(partition))?;
             let floor = staged(partition).unwrap_or(entry.floor);
             let next = match step {
-                FloorStep::Settle { round, .. } => {
+                FloorStep::Agree { round, .. } => {
                     let is_closed = entry.round == *round && entry.closed >= upto && entry.doubts.is_empty();
-                    is_closed.then(|| Floor { settled: floor.settled.max(upto), ..floor })
+                    is_closed.then(|| Floor { agreed: floor.agreed.max(upto), ..floor })
                 }
                 FloorStep::Seal { .. } => {
-                    (floor.settled >= upto).then(|| Floor { sealed: floor.sealed.max(upto), ..floor })
+                    (floor.agreed >= upto).then(|| Floor { sealed: floor.sealed.max(upto), ..floor })
                 }
                 FloorStep::Release { .. } => {
                     (floor.sealed >= upto).then(|| Floor { purged: floor.purged.max(upto), ..floor })
                 }
                 FloorStep::Forget { max, .. } => Some(floor.within(*max)),
                 FloorStep::Adopt { .. } => Some(Floor {
-                    settled: floor.settled.max(upto),
+                    agreed: floor.agreed.max(upto),
                     sealed: floor.sealed.max(upto),
                     // Only a round in which all nodes have sealed sets `purged`.
                     ..floor
@@ -332,8 +332,8 @@ impl Floors {
         for (partition, floor) in floors {
             let Some(entry) = entries.get_mut(usize::from(partition)) else { continue };
             entry.floor = floor;
-            entry.doubts.retain(|(_, upto)| *upto > floor.settled);
-            self.highest.fetch_max(floor.settled, Ordering::Release);
+            entry.doubts.retain(|(_, upto)| *upto > floor.agreed);
+            self.highest.fetch_max(floor.agreed, Ordering::Release);
         }
     }
 
@@ -347,7 +347,7 @@ impl FloorStep {
     fn words(&self) -> Vec<(u16, u64)> {
         match self {
             Self::Close { upto, partitions, .. }
-            | Self::Settle { upto, partitions, .. }
+            | Self::Agree { upto, partitions, .. }
             | Self::Seal { upto, partitions }
             | Self::Release { upto, partitions } => {
                 partitions.iter().map(|partition| (*partition, *upto)).collect()
@@ -361,7 +361,7 @@ impl FloorStep {
     /// Whether the step must be on disk before it is confirmed, whatever the durability of writes is. The sync also
     /// covers the records that it speaks of.
     pub(super) fn is_synced(&self) -> bool {
-        matches!(self, Self::Settle { .. } | Self::Seal { .. } | Self::Adopt { .. } | Self::Forget { .. })
+        matches!(self, Self::Agree { .. } | Self::Seal { .. } | Self::Adopt { .. } | Self::Forget { .. })
     }
 }
 
@@ -370,8 +370,8 @@ impl FloorStep {
     fn passes(&self, is_stored: bool) {
         match (self, is_stored) {
             (Self::Close { .. } | Self::Doubt { .. } | Self::Forget { .. }, _) => {}
-            (Self::Settle { .. }, false) => crash::point(Point::SettleBefore),
-            (Self::Settle { .. }, true) => crash::point(Point::SettleAfter),
+            (Self::Agree { .. }, false) => crash::point(Point::AgreeBefore),
+            (Self::Agree { .. }, true) => crash::point(Point::AgreeAfter),
             (Self::Seal { .. }, false) => crash::point(Point::SealBefore),
             (Self::Seal { .. }, true) => crash::point(Point::SealAfter),
             (Self::Release { .. }, false) => crash::point(Point::ReleaseBefore),
@@ -390,6 +390,8 @@ impl Removal {
             (Self::Purged, true) => crash::point(Point::PurgeAfter),
             (Self::Outlived, false) => crash::point(Point::DropBefore),
             (Self::Outlived, true) => crash::point(Point::DropAfter),
+            (Self::Unowned, false) => crash::point(Point::UnownedBefore),
+            (Self::Unowned, true) => crash::point(Point::UnownedAfter),
             (Self::TooFarAhead, _) => {}
         }
     }
@@ -400,7 +402,7 @@ pub(super) fn row(partition: u16, floor: Floor) -> Change {
     Change::Put {
         keyspace: Keyspace::Meta,
         key: format::encode_floor_key(Partition(partition)),
-        value: format::encode_floor([floor.settled, floor.sealed, floor.purged]),
+        value: format::encode_floor([floor.agreed, floor.sealed, floor.purged]),
     }
 }
 
@@ -457,7 +459,7 @@ impl Replica {
             after = marks.last().map(|(key, _)| key.clone());
             let is_kept = |(_, mark): &&(Key, Mark)| {
                 let clock = mark.version.clock();
-                let is_passed = clock <= upto && clock > floors.of(partition).settled;
+                let is_passed = clock <= upto && clock > floors.of(partition).agreed;
                 is_passed && mark.from > 1 && !floors.lets_go(partition, mark, Removal::Outlived)
             };
             kept += marks.iter().filter(is_kept).count() as u64;
@@ -501,7 +503,21 @@ impl Replica {
         self.remove(partition, Removal::TooFarAhead).await
     }
 
+    /// Removes the records of `partition` that do not belong on `rank`, and returns how many.
+    pub async fn drop_unowned(&self, partition: Partition, rank: u16) -> Result<usize, ReplicaError> {
+        self.remove_on(partition, rank, Removal::Unowned).await
+    }
+
     async fn remove(&self, partition: Partition, which: Removal) -> Result<usize, ReplicaError> {
+        self.remove_on(partition, 0, which).await
+    }
+
+    async fn remove_on(
+        &self,
+        partition: Partition,
+        rank: u16,
+        which: Removal,
+    ) -> Result<usize, ReplicaError> {
         let Some(floors) = self.floors() else { return Ok(0) };
         let (mut removed, mut after) = (0, None);
         loop {
@@ -511,6 +527,7 @@ impl Replica {
                 Removal::Purged => mark.is_tombstone,
                 Removal::Outlived => mark.from > 1,
                 Removal::TooFarAhead => self.timestamps().check(mark.version.clock()).is_err(),
+                Removal::Unowned => mark.from <= rank,
             };
             let rows: Vec<(Key, Version)> = marks
                 .into_iter()

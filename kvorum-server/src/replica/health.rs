@@ -179,8 +179,8 @@ impl StoreHealth {
             return;
         }
         self.word.store(to, Ordering::Release);
-        let are_alike = |word| matches!(word, DISK_LOW | DISK_LEAST);
-        if are_alike(from) && are_alike(to) {
+        let are_both_low = |word| matches!(word, DISK_LOW | DISK_LEAST);
+        if are_both_low(from) && are_both_low(to) {
             return;
         }
         let Some(left_out) = self.news.admit(now) else { return };

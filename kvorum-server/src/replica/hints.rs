@@ -2,7 +2,7 @@
 //!
 //! A hint lies under its target and version. So delivery follows the order of the writes, and the target's store gets
 //! few superseded rows. The hints of one target are bounded in bytes and age. A hint dropped by a bound leaves a dirty
-//! partition (*gap* in the code): a durable mark that says which partition of which node needs repair. A node marks all
+//! partition (*gap* in the code): a durable mark on a partition of a node that needs repair. A node marks all
 //! its own partitions when it may have lost confirmed writes ([`super::opening`]).
 //!
 //! Hints are only kept here. The coordinator decides when and by whom they are delivered.

@@ -12,8 +12,9 @@ mod answer;
 mod batch;
 mod chain;
 mod commit;
-mod courier;
+mod completions;
 mod cut;
+mod damaged_rows;
 mod digest;
 mod error;
 mod facts;
@@ -21,7 +22,6 @@ mod floor;
 mod health;
 mod hints;
 mod key_hash;
-mod mending;
 mod opening;
 mod promise;
 mod queue;
@@ -39,13 +39,13 @@ pub use batch::{Fetched, Row, Stretch};
 pub use chain::{Chain, ChainError};
 pub use commit::{DurabilityMode, Purge};
 pub use cut::{CutReader, CutStep, CutView};
+pub use damaged_rows::{Place, Walked};
 pub use digest::Digests;
 pub use error::ReplicaError;
 pub use facts::{Facts, Home, Vote};
 pub use floor::{Floor, FloorStep, Floors, SealedWord};
 pub use health::{StoreHealth, StoreState};
 pub use hints::{Hint, HintBounds, Hints, Kept, Waiting};
-pub use mending::{Place, Walked};
 pub use promise::{PROMISES_LEN_MAX, Prepared, Promises};
 pub use queue::{COMMIT_QUEUE_BYTES_MAX, COMMIT_QUEUE_LEN_MAX, Source};
 pub use reclaim::ReclaimState;
@@ -55,6 +55,7 @@ pub use threads::ReplicaThreads;
 use crate::clock::{Clock, Rng, TimestampBound};
 use crate::crash::{self, Point};
 use crate::metrics::StoreMetrics;
+use crate::slow::CommitTimes;
 use crate::storage::damage::{Damage, Watched};
 use crate::storage::format::Mark;
 use crate::storage::{Change, Engine, EngineError, Keyspace, Known, Scan, format};
@@ -62,7 +63,7 @@ use crate::supervise::Supervisor;
 use crate::worker::Pools;
 use bytes::Bytes;
 use commit::Committer;
-use courier::Courier;
+use completions::CompletionQueue;
 use cut::Cuts;
 use kvorum_core::{Key, NodeId, Partition, Record, Run, UnixMillis, Version};
 use queue::{CommitQueue, Observed, Request};
@@ -157,6 +158,8 @@ struct Shared {
     floors: Option<Arc<Floors>>,
     promises: Arc<Promises>,
     cuts: Arc<Cuts>,
+    /// The epoch since which keys are placed as now, which the cluster's view writes here.
+    placed_since: Arc<AtomicU64>,
     sweeper: Arc<SweeperState>,
     reclaimer: Arc<ReclaimState>,
     store_id: u128,
@@ -196,7 +199,7 @@ impl Replica {
             Purge::Sole => (None, None),
         };
         let promises = Arc::new(Promises::open(&*parts.engine)?);
-        let cuts = Arc::new(Cuts::default());
+        let (cuts, placed_since) = (Arc::new(Cuts::default()), Arc::<AtomicU64>::default());
         let (known, counted) = (Arc::clone(&health), Arc::clone(&groups));
         let reclaimer = Reclaimer {
             engine: Arc::clone(&parts.engine),
@@ -208,7 +211,8 @@ impl Replica {
         };
         let committer =
             Committer::new(&parts, digests.clone(), floors.clone(), Arc::clone(&promises), counted, known)
-                .with_cuts(Arc::clone(&cuts));
+                .with_cuts(Arc::clone(&cuts))
+                .placed_by(Arc::clone(&placed_since));
         let replica = Self {
             shared: Arc::new(Shared {
                 engine: parts.engine,
@@ -224,6 +228,7 @@ impl Replica {
                 floors,
                 promises,
                 cuts,
+                placed_since,
                 sweeper: Arc::clone(&sweeper),
                 reclaimer: Arc::clone(&state),
                 store_id,
@@ -247,6 +252,11 @@ impl Replica {
         Ok((replica, threads, lease))
     }
 
+    /// Where the epoch is written since which keys are placed as now.
+    pub fn placed_since(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.shared.placed_since)
+    }
+
     /// Applies `record` to `key`: stores it unless the stored record is newer.
     ///
     /// Returns once the record is as durable as the mode asks. Applying the same record again changes nothing.
@@ -267,13 +277,27 @@ impl Replica {
             (Err(refusal), _) => return Err(refusal),
         };
         let (done, outcome) = oneshot::channel();
-        let courier = Courier::of_thread();
-        self.shared.queue.submit(Request::Apply { key, record, source, observed, done, courier })?;
+        let completions = CompletionQueue::of_thread();
+        let times = CommitTimes::wanted();
+        let noted = times.clone();
+        self.shared.queue.submit(Request::Apply {
+            key,
+            record,
+            source,
+            observed,
+            done,
+            completions,
+            times,
+        })?;
         // The commit thread answers every queued request before it ends. If it sends no answer it has died, perhaps
         // after it wrote the record.
         let died =
             || ReplicaError::Failed { reason: "the commit thread ended before it answered".to_owned() };
-        outcome.await.map_err(|_| died())?
+        let applied = outcome.await.map_err(|_| died())?;
+        if let Some(times) = noted {
+            times.tell();
+        }
+        applied
     }
 
     /// Refuses a record from the future, a value that is too long, and any record that the store's health rules out.
@@ -428,7 +452,7 @@ impl Replica {
             // In this mode one thread runs several nodes, and waking a task costs no system call.
             return;
         }
-        Courier::serve(|| self.shared.queue.wake()).await;
+        CompletionQueue::serve(|| self.shared.queue.wake()).await;
     }
 
     /// Whether the store takes writes, and if not, why.

@@ -5,7 +5,7 @@ use super::commit::{DurabilityMode, Purge};
 use super::{Birth, ReplicaError, ReplicaParts, Vote, Workers};
 use crate::clock::Rng;
 use crate::crash::{self, Point};
-use crate::storage::delta::{Delta, Folding};
+use crate::storage::delta::{Delta, Flushing};
 use crate::storage::{Batch, Change, Durability, Engine, EngineError, Keyspace, format};
 use bytes::Bytes;
 use kvorum_core::hlc::LEASE_MILLIS;
@@ -40,11 +40,11 @@ pub(super) fn over_index(parts: &ReplicaParts) -> Result<Arc<dyn Engine>, Replic
     if parts.purge == Purge::Sole {
         return Ok(engine);
     }
-    let folding = match parts.workers {
-        Workers::Threads => Folding::Beside,
-        Workers::Tasks => Folding::Within,
+    let flushing = match parts.workers {
+        Workers::Threads => Flushing::Beside,
+        Workers::Tasks => Flushing::Within,
     };
-    Ok(Arc::new(Delta::open(engine, parts.index_bytes, folding, &parts.supervisor)?))
+    Ok(Arc::new(Delta::open(engine, parts.index_bytes, flushing, &parts.supervisor)?))
 }
 
 /// Sets the unclean-shutdown mark when this run confirms writes before they are synced; a clean shutdown removes it.

@@ -1,7 +1,7 @@
 //! Promises: ballots for which this replica takes nothing older any more, until a record has reached them.
 //!
 //! A promise is on disk before it is answered, whatever the durability of writes is, and it survives restarts. It goes with
-//! the record that reaches it, or once the partition has settled past it: then nothing older can come in anyway. The rules
+//! the record that reaches it, or once the partition was agreed past it: then nothing older can come in anyway. The rules
 //! are in [`kvorum_core::promise`]; the commit thread ([`super::commit`]) judges by them.
 //!
 //! A write that a newer record supersedes must know whether a ballot came between, however long ago. So for each of some
@@ -9,16 +9,16 @@
 //! ballot which it has met exceeds; after a restart every version up to there counts as below a ballot.
 
 use super::answer::Judged;
-use super::courier::Courier;
+use super::completions::CompletionQueue;
 use super::key_hash::KeyHash;
 use super::queue::Request;
 use super::{Replica, ReplicaError};
 use crate::canary::{self, Canary};
+use crate::slow::CommitTimes;
 use crate::storage::{Change, Engine, Keyspace, format};
 use bytes::Bytes;
-use kvorum_core::{Key, Record, UnixMillis, Version};
+use kvorum_core::{Key, Record, Token, UnixMillis, Version};
 use std::collections::HashMap;
-use std::hash::BuildHasher;
 use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -42,7 +42,6 @@ pub struct Promises {
     noted: AtomicU64,
     /// By bucket, the highest timestamp of a ballot that was met here.
     met: Box<[AtomicU64]>,
-    hash: KeyHash,
     // Guards the promises. Held for a look-up or for the changes of one group. The commit thread alone changes them.
     open: Mutex<HashMap<Key, Promised, KeyHash>>,
 }
@@ -90,7 +89,6 @@ impl Promises {
             fence: AtomicU64::new(fence),
             noted: AtomicU64::new(noted),
             met: (0..BUCKETS).map(|_| AtomicU64::new(noted)).collect(),
-            hash: KeyHash::default(),
             open: Mutex::new(open),
         })
     }
@@ -177,8 +175,9 @@ impl Promises {
     }
 
     fn bucket(&self, key: &Key) -> Option<&AtomicU64> {
-        let hash = self.hash.hash_one(key);
-        self.met.get(usize::try_from(hash % BUCKETS as u64).unwrap_or(0))
+        // No hash with a random seed: keys that share a bucket would be others in each run of a simulated seed.
+        let Token(token) = Token::of(key.as_ref());
+        self.met.get(usize::try_from(token % BUCKETS as u64).unwrap_or(0))
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Key, Promised, KeyHash>> {
@@ -245,16 +244,22 @@ impl Replica {
         self.shared.timestamps.check(ballot.clock())?;
         let observed = self.observe(&key).await?;
         let (done, outcome) = oneshot::channel();
-        let courier = Courier::of_thread();
-        let request = Request::Prepare { key: key.clone(), ballot, earlier, observed, done, courier };
+        let completions = CompletionQueue::of_thread();
+        let times = CommitTimes::wanted();
+        let noted = times.clone();
+        let request =
+            Request::Prepare { key: key.clone(), ballot, earlier, observed, done, completions, times };
         self.shared.queue.submit(request)?;
-        let (mark, has_held, has_built, memory_millis) =
-            match outcome.await.map_err(|_| ReplicaError::Stopped)?? {
-                Judged::Denied { by } => return Ok(Prepared::Denied { by }),
-                Judged::Promised { mark, has_held, has_built, memory_millis } => {
-                    (mark, has_held, has_built, memory_millis)
-                }
-            };
+        let judged = outcome.await.map_err(|_| ReplicaError::Stopped)?;
+        if let Some(times) = noted {
+            times.tell();
+        }
+        let (mark, has_held, has_built, memory_millis) = match judged? {
+            Judged::Denied { by } => return Ok(Prepared::Denied { by }),
+            Judged::Promised { mark, has_held, has_built, memory_millis } => {
+                (mark, has_held, has_built, memory_millis)
+            }
+        };
         // Read on this side: the commit thread never waits for the disk. The promise keeps out everything below the ballot,
         // so a record of another version is newer than the ballot, or the one that was there has just been purged.
         let held = self.get(&key).await?;

@@ -2,9 +2,10 @@
 
 use super::ReplicaError;
 use super::answer::{Applied, Judged, Outcome};
-use super::courier::Courier;
+use super::completions::CompletionQueue;
 use super::cut::CutStep;
 use super::floor::FloorStep;
+use crate::slow::CommitTimes;
 use crate::storage::Change;
 use crate::storage::format::Mark;
 use bytes::Bytes;
@@ -41,10 +42,10 @@ pub enum Source {
     /// A read that must write a record back before it can answer. Like [`Self::Copy`], but accepted also on a nearly
     /// full disk.
     Reader,
-    /// Anti-entropy, from a store that had settled up to this timestamp before the record was read from it.
+    /// Anti-entropy, from a store that had agreed up to this timestamp before the record was read from it.
     Repair {
         /// The timestamp.
-        settled: u64,
+        agreed: u64,
     },
     /// The coordinator of a ballot, with the ballot's record. It is taken only if nothing newer was promised.
     Ballot,
@@ -67,14 +68,16 @@ pub(super) enum Request {
         source: Source,
         observed: Observed,
         done: Outcome<Applied>,
-        courier: Option<Arc<Courier>>,
+        completions: Option<Arc<CompletionQueue>>,
+        /// For a request with a trace.
+        times: Option<Arc<CommitTimes>>,
     },
     /// Store many records, each unless a newer one is stored.
     ApplyMany {
         records: Vec<(Key, Record, Observed)>,
         source: Source,
         done: Outcome<Vec<Option<Applied>>>,
-        courier: Option<Arc<Courier>>,
+        completions: Option<Arc<CompletionQueue>>,
     },
     /// Promise a ballot.
     Prepare {
@@ -83,7 +86,9 @@ pub(super) enum Request {
         earlier: Vec<Version>,
         observed: Observed,
         done: Outcome<Judged>,
-        courier: Option<Arc<Courier>>,
+        completions: Option<Arc<CompletionQueue>>,
+        /// For a request with a trace.
+        times: Option<Arc<CommitTimes>>,
     },
     /// End the promise of a ballot, if it is the key's latest.
     Release { key: Key, ballot: Version, done: Outcome<()> },
@@ -92,7 +97,7 @@ pub(super) enum Request {
     /// Free the space of records that are due. Answers with the number of records purged.
     Purge { rows: Vec<DueRow>, done: Outcome<usize> },
     /// Set the store aside and replace it with an empty one that has at least these `meta` rows.
-    SetAside { rows: Vec<(&'static [u8], Bytes)>, done: Outcome<()> },
+    SetAside { rows: Vec<(Bytes, Bytes)>, done: Outcome<()> },
     /// Move floors. Answers whether all of them could be moved.
     Floor { step: FloorStep, done: Outcome<bool> },
     /// Take a step of a cut. Answers whether it could be taken.
@@ -111,6 +116,8 @@ pub(super) enum Removal {
     Outlived,
     /// Records from the future, on an operator's order.
     TooFarAhead,
+    /// Records that other nodes own since a change of members.
+    Unowned,
 }
 
 impl Request {
@@ -130,6 +137,14 @@ impl Request {
 }
 
 impl Request {
+    /// Where the commit thread notes how long it takes, if that is wanted.
+    pub(super) fn times(&self) -> Option<&Arc<CommitTimes>> {
+        match self {
+            Self::Apply { times, .. } | Self::Prepare { times, .. } => times.as_ref(),
+            _ => None,
+        }
+    }
+
     /// The highest timestamp of the records in it; 0 for none.
     pub(super) fn newest(&self) -> u64 {
         match self {
@@ -192,7 +207,7 @@ impl CommitQueue {
         Self { state: Mutex::default(), arrived: Condvar::new(), called: Notify::new() }
     }
 
-    /// Queues `request`. If the commit thread sleeps, it is woken now, or soon by the calling thread's courier.
+    /// Queues `request`. If the commit thread sleeps, it is woken now, or soon by the calling thread's completion queue.
     ///
     /// # Errors
     /// At once: [`ReplicaError::Overloaded`] over the bounds, [`ReplicaError::Stopped`] after [`Self::close`].
@@ -216,8 +231,8 @@ impl CommitQueue {
         }
         drop(state);
         if is_to_wake {
-            match Courier::of_thread() {
-                Some(courier) => courier.wake_soon(),
+            match CompletionQueue::of_thread() {
+                Some(completions) => completions.wake_soon(),
                 None => self.wake(),
             }
         }
@@ -357,7 +372,17 @@ mod tests {
             };
             let observed = Observed { mark: None, as_of: 0 };
             let done = oneshot::channel().0;
-            queue.submit(Request::Apply { key, record, source, observed, done, courier: None }).unwrap();
+            queue
+                .submit(Request::Apply {
+                    key,
+                    record,
+                    source,
+                    observed,
+                    done,
+                    completions: None,
+                    times: None,
+                })
+                .unwrap();
         };
         apply(Source::Copy);
         queue.submit(side().0).unwrap();

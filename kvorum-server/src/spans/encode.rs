@@ -1,6 +1,6 @@
 //! Finished requests as OTLP/HTTP sends them in JSON: ids in hexadecimal, times in nanoseconds as text.
 
-use super::FinishedRequest;
+use super::{Asked, FinishedRequest};
 use crate::machine;
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -29,29 +29,38 @@ pub fn body(url: &str, requests: &[FinishedRequest]) -> String {
 }
 
 fn spans_of(request: &FinishedRequest) -> Vec<Value> {
-    let FinishedRequest { traced, method, status, key_hash, begun_millis, took, steps } = request;
+    let FinishedRequest { traced, of, begun_millis, took, steps } = request;
     let at = |since: Duration| (u128::from(*begun_millis) * 1_000_000 + since.as_nanos()).to_string();
-    let trace = format!("{:032x}", traced.trace);
-    let own = format!("{:016x}", traced.span);
+    let trace = format!("{:032x}", traced.context.trace);
+    let own = format!("{:016x}", traced.context.span);
+    let (name, is_failed, attributes) = match of {
+        Asked::Client { method, status, key_hash } => {
+            let attributes = vec![
+                text("http.request.method", method),
+                text("url.path", "/v0/entity"),
+                json!({"key": "http.response.status_code", "value": {"intValue": status.to_string()}}),
+                text("kvorum.key_sha256", key_hash),
+            ];
+            (format!("{method} /v0/entity"), *status >= 500, attributes)
+        }
+        Asked::Peer { call, caller, is_refused } => {
+            ((*call).to_owned(), *is_refused, vec![text("kvorum.caller", caller)])
+        }
+    };
     let mut span = json!({
         "traceId": trace,
         "spanId": own,
-        "name": format!("{method} /v0/entity"),
+        "name": name,
         "kind": SERVER,
         "startTimeUnixNano": at(Duration::ZERO),
         "endTimeUnixNano": at(*took),
-        "attributes": [
-            text("http.request.method", method),
-            text("url.path", "/v0/entity"),
-            json!({"key": "http.response.status_code", "value": {"intValue": status.to_string()}}),
-            text("kvorum.key_sha256", key_hash),
-        ],
+        "attributes": attributes,
     });
     if let Some(fields) = span.as_object_mut() {
         if let Some(parent) = traced.parent {
             fields.insert("parentSpanId".to_owned(), format!("{parent:016x}").into());
         }
-        if *status >= 500 {
+        if is_failed {
             fields.insert("status".to_owned(), json!({"code": ERROR}));
         }
     }
@@ -68,7 +77,7 @@ fn spans_of(request: &FinishedRequest) -> Vec<Value> {
         spans.push(json!({
             "traceId": trace,
             "spanId": format!("{:016x}", step.span),
-            "parentSpanId": own,
+            "parentSpanId": format!("{:016x}", step.parent),
             "name": name,
             "kind": if is_own { INTERNAL } else { CLIENT },
             "startTimeUnixNano": at(step.begun),
@@ -87,12 +96,15 @@ fn text(key: &str, value: &str) -> Value {
 mod tests {
     use super::super::{FinishedStep, Traced};
     use super::*;
+    use crate::slow::TraceContext;
+    use std::num::{NonZeroU64, NonZeroU128};
 
     /// The request is the parent of its waits, and the caller's span its own.
     #[test]
     fn spans_have_their_parents() {
         let step = |span, what, node: Option<(&str, bool)>, took| FinishedStep {
             span,
+            parent: 3,
             what,
             node: node.map(|(url, is_own)| (url.to_owned(), is_own)),
             begun: Duration::from_micros(5),
@@ -100,10 +112,11 @@ mod tests {
         };
         let took = Some(Duration::from_micros(10));
         let request = FinishedRequest {
-            traced: Traced { trace: 1, parent: Some(2), span: 3 },
-            method: "PUT",
-            status: 504,
-            key_hash: "abc".to_owned(),
+            traced: Traced {
+                context: TraceContext { trace: NonZeroU128::MIN, span: NonZeroU64::new(3).unwrap() },
+                parent: Some(2),
+            },
+            of: Asked::Client { method: "PUT", status: 504, key_hash: "abc".to_owned() },
             begun_millis: 1_000,
             took: Duration::from_millis(1),
             steps: vec![

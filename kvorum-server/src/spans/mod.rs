@@ -1,17 +1,19 @@
 //! Traces of requests for a collector (OTLP), kept only while `--trace-endpoint` is set.
 //!
 //! A trace has a span for the request and one for each wait in it, as [`crate::slow`] notes them: calls of replicas, and the
-//! commit in this node's own. A request is traced if its `traceparent` header says so, or by chance where it has none.
+//! commit in this node's own. A node that is called within a trace sends its own spans of the call: the commit there. A
+//! request is traced if its `traceparent` header says so, or by chance where it has none.
 //! Finished requests wait in a bounded queue for the exporter (`node/span_export.rs`); what does not fit is counted as lost. A
 //! collector that is away costs a node that queue, and no request waits for it.
 
 pub mod encode;
 
-use crate::slow::Trace;
+use crate::slow::{StepSpan, Trace, TraceContext};
 use http::{HeaderMap, Method};
-use kvorum_core::NodeIndex;
+use kvorum_core::Slot;
 use std::collections::VecDeque;
 use std::fmt;
+use std::num::{NonZeroU64, NonZeroU128};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -62,21 +64,24 @@ pub struct Spans {
 /// A request that is traced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Traced {
-    trace: u128,
+    /// The request's own span.
+    context: TraceContext,
     parent: Option<u64>,
-    span: u64,
+}
+
+impl Traced {
+    /// The request's own span.
+    pub fn context(&self) -> TraceContext {
+        self.context
+    }
 }
 
 /// A request that is traced and has been answered.
 #[derive(Debug)]
 pub struct FinishedRequest {
     traced: Traced,
-    /// The method, as the contract names it.
-    pub method: &'static str,
-    /// The status of the answer.
-    pub status: u16,
-    /// The key's hash, as in the logs.
-    pub key_hash: String,
+    /// Who asked for what, and the answer.
+    pub of: Asked,
     /// When it began, in Unix milliseconds.
     pub begun_millis: u64,
     /// How long it took.
@@ -85,10 +90,34 @@ pub struct FinishedRequest {
     pub steps: Vec<FinishedStep>,
 }
 
+/// What was asked for.
+#[derive(Debug)]
+pub enum Asked {
+    /// A request of a client.
+    Client {
+        /// The method, as the contract names it.
+        method: &'static str,
+        /// The status of the answer.
+        status: u16,
+        /// The key's hash, as in the logs.
+        key_hash: String,
+    },
+    /// A call of another node.
+    Peer {
+        /// The kind of the call, as in `/metrics`.
+        call: &'static str,
+        /// The URL of the node that called.
+        caller: String,
+        /// Whether it was refused.
+        is_refused: bool,
+    },
+}
+
 /// A wait in a request.
 #[derive(Debug)]
 pub struct FinishedStep {
     span: u64,
+    parent: u64,
     /// What it waited for.
     pub what: &'static str,
     /// At which node, and whether that is this one.
@@ -133,13 +162,23 @@ impl Spans {
         self.endpoint.as_ref()?;
         let header = headers.get("traceparent").and_then(|header| header.to_str().ok());
         match header.and_then(parse_parent) {
-            Some((trace, parent, true)) => Some(Traced { trace, parent: Some(parent), span: self.id() }),
+            Some((trace, parent, true)) => {
+                let trace = NonZeroU128::new(trace)?;
+                Some(Traced { context: TraceContext { trace, span: self.id() }, parent: Some(parent) })
+            }
             None if self.chance == u64::MAX || self.draw() < self.chance => {
-                let trace = u128::from(self.id()) << 64 | u128::from(self.id());
-                Some(Traced { trace, parent: None, span: self.id() })
+                let trace = NonZeroU128::from(self.id()) | u128::from(self.id().get()) << 64;
+                Some(Traced { context: TraceContext { trace, span: self.id() }, parent: None })
             }
             Some((_, _, false)) | None => None,
         }
+    }
+
+    /// The span of a call by another node, whose span is `caller`; none if there is no collector.
+    pub fn begin_call(&self, caller: TraceContext) -> Option<Traced> {
+        self.endpoint.as_ref()?;
+        let context = TraceContext { span: self.id(), ..caller };
+        Some(Traced { context, parent: Some(caller.span.get()) })
     }
 
     /// Queues an answered request for the collector, or counts it as lost.
@@ -148,25 +187,19 @@ impl Spans {
         traced: Traced,
         answer: Answer,
         trace: &Trace,
-        url_of: impl Fn(NodeIndex) -> (String, bool),
+        url_of: impl Fn(Slot) -> (String, bool),
     ) {
-        let steps = trace.steps().into_iter().map(|(what, node, begun, took)| FinishedStep {
-            span: self.id(),
+        let step = |StepSpan { span, parent, what, node, begun, took }| FinishedStep {
+            span,
+            parent,
             what,
             node: node.map(&url_of),
             begun,
             took,
-        });
-        let Answer { method, status, key_hash, begun_millis, took } = answer;
-        let request = FinishedRequest {
-            traced,
-            method: name_of(&method),
-            status,
-            key_hash,
-            begun_millis,
-            took,
-            steps: steps.collect(),
         };
+        let steps = trace.spans().into_iter().map(step).collect();
+        let Answer { of, begun_millis, took } = answer;
+        let request = FinishedRequest { traced, of, begun_millis, took, steps };
         let mut finished = self.finished.lock().unwrap_or_else(PoisonError::into_inner);
         if finished.len() < QUEUE_MAX {
             finished.push_back(request);
@@ -194,8 +227,8 @@ impl Spans {
     }
 
     /// An id, which must not be zero.
-    fn id(&self) -> u64 {
-        self.draw().max(1)
+    fn id(&self) -> NonZeroU64 {
+        NonZeroU64::new(self.draw()).unwrap_or(NonZeroU64::MIN)
     }
 
     /// The next number of a `SplitMix64` generator: ids need to differ, not to be secret.
@@ -210,19 +243,16 @@ impl Spans {
 /// The answer to a traced request.
 #[derive(Debug)]
 pub struct Answer {
-    /// The request's method.
-    pub method: Method,
-    /// The status.
-    pub status: u16,
-    /// The key's hash, as in the logs.
-    pub key_hash: String,
+    /// Who asked for what, and the answer.
+    pub of: Asked,
     /// When the request began, in Unix milliseconds.
     pub begun_millis: u64,
     /// How long it took.
     pub took: Duration,
 }
 
-fn name_of(method: &Method) -> &'static str {
+/// The name of a method, as the contract names it.
+pub fn name_of(method: &Method) -> &'static str {
     match *method {
         Method::GET => "GET",
         Method::HEAD => "HEAD",
@@ -315,14 +345,9 @@ mod tests {
         let spans = spans(1.0);
         for _ in 0..QUEUE_MAX + 5 {
             let traced = spans.begin(&headers(None)).unwrap();
-            let answer = Answer {
-                method: Method::PUT,
-                status: 201,
-                key_hash: String::new(),
-                begun_millis: 1,
-                took: Duration::from_millis(1),
-            };
-            spans.finish(traced, answer, &Trace::begin(), |_| (String::new(), false));
+            let of = Asked::Client { method: name_of(&Method::PUT), status: 201, key_hash: String::new() };
+            let answer = Answer { of, begun_millis: 1, took: Duration::from_millis(1) };
+            spans.finish(traced, answer, &Trace::begin(None), |_| (String::new(), false));
         }
         assert_eq!(spans.counts(), Sent { sent: 0, lost: 5 });
         assert_eq!((spans.take(100).len(), spans.take(usize::MAX).len()), (100, QUEUE_MAX - 100));

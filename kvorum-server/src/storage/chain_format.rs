@@ -5,6 +5,7 @@
 //! | --- | --- |
 //! | `configuration`, 8 bytes epoch | the configuration, in its own form (`kvorum_core::configuration`) |
 //! | `agreement` | what the store has promised and accepted for one decision |
+//! | `forgotten` | 1: the store was found to be an older copy, and may have forgotten what it promised |
 //!
 //! `agreement`:
 //!
@@ -31,6 +32,9 @@ use std::fmt;
 pub const META_CONFIGURATION: &[u8] = b"configuration";
 /// The key of the `meta` row that holds what was promised and accepted.
 pub const META_AGREEMENT: &[u8] = b"agreement";
+
+/// The key of the `meta` row of a store that may have forgotten promises.
+pub const META_FORGOTTEN: &[u8] = b"forgotten";
 
 const FORM: u8 = 1;
 

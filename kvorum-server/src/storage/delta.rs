@@ -1,10 +1,10 @@
-//! The delta: the newest rows of the index, in memory, until they are flushed ("folded") into its tree.
+//! The delta: the newest rows of the index, in memory, until they are flushed  into its tree.
 //!
 //! Every write changes a row of [`Keyspace::Tokens`], at a position unrelated to those of the writes around it. In an
 //! engine that is an insertion into a large skip list. It costs more than the record's own insertion, because its
 //! search path is not in any cache. Here the rows of a batch go into buffers, one for each partition, and as *one* row
-//! into a log ([`Keyspace::Delta`]) that the batch contains. Once there are enough rows, they are *folded*: given to
-//! the engine below as a sorted table ([`Engine::ingest`]). The next batches remove the folded rows of the log. Reads
+//! into a log ([`Keyspace::Delta`]) that the batch contains. Once there are enough rows, they are *flushed*: given to
+//! the engine below as a sorted table ([`Engine::ingest`]). The next batches remove the flushed rows of the log. Reads
 //! of the index read the buffers over the tree. This is a differential file (D. G. Severance and G. M. Lohman,
 //! "Differential files: their application to the maintenance of large databases", ACM TODS 1(3), 1976), with a log, so
 //! that a crash does not lose a day's changes.
@@ -14,7 +14,7 @@
 //!   in the order of its rows.
 //! - A row of the log is removed only after the tree durably has its changes. The remaining rows are always an end of
 //!   the log: if they name a row of the index at all, they name its latest value.
-//! - A fold is durable at once, but the records that its rows index may not be: so everything committed is synced
+//! - A flush is durable at once, but the records that its rows index may not be: so everything committed is synced
 //!   before it.
 
 mod buffer;
@@ -41,19 +41,19 @@ use std::time::Duration;
 /// write.
 const LOG_FACTOR: usize = 2;
 /// The most rows of the log that one batch removes. A batch adds one row, so the removal keeps ahead of the growth.
-/// With 16 at a time, commits cost twice as much for most of a second after each fold, which clients noticed.
+/// With 16 at a time, commits cost twice as much for most of a second after each flush, which clients noticed.
 const TRIM_ROWS: u64 = 2;
-/// While a fold is under way, the buffers may grow to this many times their normal size before commits wait for it.
+/// While a flush is under way, the buffers may grow to this many times their normal size before commits wait for it.
 const BEHIND: usize = 4;
-/// The pause before a failed fold is tried again.
+/// The pause before a failed flush is tried again.
 const AGAIN: Duration = Duration::from_secs(1);
-/// How many rows a fold writes between two pauses, and how long a pause is: other threads use the processor meanwhile.
+/// How many rows a flush writes between two pauses, and how long a pause is: other threads use the processor meanwhile.
 const STRETCH_ROWS: usize = 512;
 const STRETCH_REST: Duration = Duration::from_millis(1);
 
-/// The thread that folds.
+/// The thread that flushes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Folding {
+pub enum Flushing {
     /// A separate thread, while others write.
     Beside,
     /// The thread that commits, before the commit returns: for a simulation, which has one thread.
@@ -69,9 +69,9 @@ pub struct Delta {
 struct Shared {
     inner: Arc<dyn Engine>,
     bytes_max: usize,
-    folding: Folding,
-    folds: AtomicU64,
-    // Held by a thread that folds or exchanges the store below: locked before `log`.
+    flushing: Flushing,
+    flushes: AtomicU64,
+    // Held by a thread that flushes or exchanges the store below: locked before `log`.
     one: Mutex<()>,
     // Guards the log's numbers, and ensures a single writer; held for a commit. Locked before `layers`.
     log: Mutex<Log>,
@@ -87,8 +87,8 @@ struct Shared {
 struct Log {
     first: u64,
     next: u64,
-    /// Rows with lower numbers have been folded.
-    folded: u64,
+    /// Rows with lower numbers have been flushed.
+    flushed: u64,
     /// Bytes of rows since the buffers were last frozen.
     bytes: usize,
 }
@@ -99,7 +99,7 @@ struct Layers {
     frozen: Option<Arc<Frozen>>,
 }
 
-/// The rows that are being folded: all rows of the log below `next`.
+/// The rows that are being flushed: all rows of the log below `next`.
 struct Frozen {
     layer: Layer,
     next: u64,
@@ -107,37 +107,37 @@ struct Frozen {
 
 #[derive(Default)]
 struct Wanted {
-    is_fold: bool,
+    is_flush: bool,
     is_end: bool,
 }
 
 impl Delta {
     /// Opens the wrapper on the log of `inner`. It uses about `bytes_max` bytes of memory, and twice as much during a
-    /// fold.
+    /// flush.
     ///
     /// # Errors
     /// The errors of reading; [`EngineError::Corrupt`] for a row of the log that cannot be parsed.
     pub fn open(
         inner: Arc<dyn Engine>,
         bytes_max: usize,
-        folding: Folding,
+        flushing: Flushing,
         supervisor: &Supervisor,
     ) -> Result<Self, EngineError> {
         let (log, layers) = load(&*inner)?;
         let shared = Arc::new(Shared {
             inner,
             bytes_max,
-            folding,
-            folds: AtomicU64::new(0),
+            flushing,
+            flushes: AtomicU64::new(0),
             one: Mutex::default(),
             log: Mutex::new(log),
             layers: RwLock::new(Some(layers)),
             wanted: Mutex::default(),
             wake: Condvar::new(),
         });
-        let thread = match folding {
-            Folding::Within => None,
-            Folding::Beside => {
+        let thread = match flushing {
+            Flushing::Within => None,
+            Flushing::Beside => {
                 let folder = Arc::clone(&shared);
                 let thread = supervisor.thread(Part::IndexFlush, None, move || folder.run());
                 let failed = |source| EngineError::of_io("start a thread of the store", source);
@@ -173,7 +173,7 @@ fn load(inner: &dyn Engine) -> Result<(Log, Layers), EngineError> {
         let (key, value) = pair?;
         let number = format::decode_delta_key(&key).map_err(|error| damaged(error.to_string()))?;
         if std::mem::take(&mut is_first) {
-            (log.first, log.folded) = (number, number);
+            (log.first, log.flushed) = (number, number);
         }
         log.next = number.saturating_add(1);
         log.bytes += value.len();
@@ -211,22 +211,22 @@ impl Shared {
         self.layers.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The loop of the folding thread.
+    /// The loop of the flushing thread.
     fn run(&self) {
         let mut has_failed = false;
         loop {
             {
                 let mut wanted = lock(&self.wanted);
-                while !wanted.is_fold && !wanted.is_end {
+                while !wanted.is_flush && !wanted.is_end {
                     wanted = self.wake.wait(wanted).unwrap_or_else(PoisonError::into_inner);
                 }
                 if wanted.is_end {
                     return;
                 }
-                wanted.is_fold = false;
+                wanted.is_flush = false;
             }
             crash::step(Part::IndexFlush);
-            match self.fold() {
+            match self.flush_rows() {
                 Ok(()) => has_failed = false,
                 Err(error) => {
                     if !std::mem::replace(&mut has_failed, true) {
@@ -235,14 +235,14 @@ impl Shared {
                     }
                     let guard = lock(&self.wanted);
                     let again = self.wake.wait_timeout_while(guard, AGAIN, |wanted| !wanted.is_end);
-                    again.unwrap_or_else(PoisonError::into_inner).0.is_fold = true;
+                    again.unwrap_or_else(PoisonError::into_inner).0.is_flush = true;
                 }
             }
         }
     }
 
-    /// Freezes the buffers as the next rows to fold, unless a fold is under way. Returns whether there are rows to
-    /// fold.
+    /// Freezes the buffers as the next rows to flush, unless a flush is under way. Returns whether there are rows to
+    /// flush.
     fn freeze(&self, log: &mut Log) -> bool {
         let mut layers = self.layers_mut();
         let Some(layers) = layers.as_mut() else { return false };
@@ -256,31 +256,31 @@ impl Shared {
     }
 
     /// Folds the frozen rows.
-    fn fold(&self) -> Result<(), EngineError> {
+    fn flush_rows(&self) -> Result<(), EngineError> {
         let _one = lock(&self.one);
         let frozen = self.layers().as_ref().and_then(|layers| layers.frozen.clone());
         let Some(frozen) = frozen else { return Ok(()) };
         self.inner.sync()?;
-        crash::point(Point::FoldBefore);
+        crash::point(Point::IndexFlushBefore);
         let mut rows = frozen.layer.sorted().enumerate().map(|(index, row)| {
-            if self.folding == Folding::Beside && index % STRETCH_ROWS == STRETCH_ROWS - 1 {
+            if self.flushing == Flushing::Beside && index % STRETCH_ROWS == STRETCH_ROWS - 1 {
                 wait::pause(STRETCH_REST);
             }
             row
         });
         self.inner.ingest(Keyspace::Tokens, &mut rows)?;
-        crash::point(Point::FoldAfter);
-        self.folds.fetch_add(1, Ordering::Relaxed);
+        crash::point(Point::IndexFlushAfter);
+        self.flushes.fetch_add(1, Ordering::Relaxed);
         if let Some(layers) = self.layers_mut().as_mut() {
             layers.frozen = None;
         }
-        lock(&self.log).folded = frozen.next;
+        lock(&self.log).flushed = frozen.next;
         Ok(())
     }
 
-    /// Waits while the buffers are far beyond their normal size because a fold takes long.
+    /// Waits while the buffers are far beyond their normal size because a flush takes long.
     fn wait_for_fold(&self) -> Result<(), EngineError> {
-        if self.folding == Folding::Within {
+        if self.flushing == Flushing::Within {
             return Ok(());
         }
         wait::until_caught_up(|| {
@@ -331,7 +331,7 @@ impl Shared {
         log.next += 1;
         let (keyspace, key) = (Keyspace::Delta, format::encode_delta_key(number));
         rest.push(Change::Put { keyspace, key, value: rows.clone() });
-        let first = log.folded.min(log.first + TRIM_ROWS);
+        let first = log.flushed.min(log.first + TRIM_ROWS);
         rest.extend((log.first..first).map(|number| {
             let key = format::encode_delta_key(number);
             Change::Remove { keyspace: Keyspace::Delta, key }
@@ -378,7 +378,7 @@ impl Engine for Delta {
                 layer.copy(start, end, &mut rows);
             }
         }
-        // The tree is scanned after the buffers were copied: rows folded in between are in both, and none is missing
+        // The tree is scanned after the buffers were copied: rows flushed in between are in both, and none is missing
         // from both.
         let below = self.shared.inner.scan(keyspace, start, end)?;
         Ok(Box::new(Merged { above: rows.into_iter().peekable(), below: below.peekable() }))
@@ -394,14 +394,14 @@ impl Engine for Delta {
 
     fn commit(&self, batch: Batch, durability: Durability) -> Result<(), EngineError> {
         if self.shared.commit(batch, durability)? {
-            match self.shared.folding {
-                Folding::Beside => {
-                    lock(&self.shared.wanted).is_fold = true;
+            match self.shared.flushing {
+                Flushing::Beside => {
+                    lock(&self.shared.wanted).is_flush = true;
                     self.shared.wake.notify_all();
                 }
-                Folding::Within => {
-                    // The batch has taken effect all the same; the next batch tries the fold again.
-                    if let Err(error) = self.shared.fold() {
+                Flushing::Within => {
+                    // The batch has taken effect all the same; the next batch tries the flush again.
+                    if let Err(error) = self.shared.flush_rows() {
                         tracing::warn!(%error, "cannot flush rows of the index into its tree");
                     }
                 }
@@ -434,13 +434,13 @@ impl Engine for Delta {
         self.shared.exchange(Engine::set_aside)
     }
 
-    /// Rows that the buffers mark as removed take space in the tree until they are folded.
+    /// Rows that the buffers mark as removed take space in the tree until they are flushed.
     fn reclaim(&self, go_on: &mut dyn FnMut() -> bool) -> Result<u64, EngineError> {
-        // Once for a fold under way, and once for the rows that came since.
+        // Once for a flush under way, and once for the rows that came since.
         for _ in 0..2 {
             let is_frozen = self.shared.freeze(&mut lock(&self.shared.log));
             if is_frozen {
-                self.shared.fold()?;
+                self.shared.flush_rows()?;
             }
         }
         self.shared.inner.reclaim(go_on)
@@ -483,10 +483,10 @@ impl Engine for Delta {
         let mut stats = self.shared.inner.stats();
         if let Some(layers) = self.shared.layers().as_ref() {
             for layer in layers.frozen.iter().map(|frozen| &frozen.layer).chain([&layers.active]) {
-                stats.unfolded_bytes += layer.bytes() as u64;
+                stats.unflushed_bytes += layer.bytes() as u64;
             }
         }
-        stats.folds = self.shared.folds.load(Ordering::Relaxed);
+        stats.flushes = self.shared.flushes.load(Ordering::Relaxed);
         stats
     }
 }

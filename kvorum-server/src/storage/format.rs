@@ -28,7 +28,7 @@
 //! bytes number and 8 bytes nonce of the latest run on this store; `gap`, 8 bytes node id, 2 bytes partition → 8 bytes
 //! Unix milliseconds since when a hint for that node and partition is missing (a dirty partition); `indexed` → 1 when
 //! every record has its row in `tokens`; `unsynced` → 1 while a run confirms writes before they are synced, until it
-//! has ended in order; `floor` and 2 bytes partition → three clock words of 8 bytes: settled, sealed, purged;
+//! has ended in order; `floor` and 2 bytes partition → three clock words of 8 bytes: agreed, sealed, purged;
 //! `promise` and the key → 16 bytes version: a ballot that no stored record has reached; `fence` → 8 bytes clock word: no ballot
 //! up to there is taken any more; `ballots` → 8 bytes clock word that no ballot which was met here exceeds
 //!

@@ -565,8 +565,8 @@ impl Engine for LsmEngine {
                 compaction_micros: u64::try_from(open.database.time_compacting().as_micros())
                     .unwrap_or(u64::MAX),
                 flushes_outstanding: open.database.outstanding_flushes() as u64,
-                unfolded_bytes: 0,
-                folds: 0,
+                unflushed_bytes: 0,
+                flushes: 0,
             })
         });
         stats.unwrap_or_default()

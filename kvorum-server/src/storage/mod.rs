@@ -243,9 +243,9 @@ pub struct EngineStats {
     /// Flushes of sealed memtables that wait or run.
     pub flushes_outstanding: u64,
     /// Bytes of rows of the index that are only in memory and in the log.
-    pub unfolded_bytes: u64,
+    pub unflushed_bytes: u64,
     /// How often such rows were flushed into their tree since the store was opened.
-    pub folds: u64,
+    pub flushes: u64,
 }
 
 /// A file that was checked and found as it was written.

@@ -77,6 +77,11 @@ alarms! {
         "{node} is about to end: {detail}",
         "Nothing, if a service manager restarts it; otherwise start it. Report the panic in its log.",
         None;
+    NODE_REMOVED = "node-removed", Critical,
+        "A node runs that was removed from the cluster.",
+        "{node} serves nobody: {detail}",
+        "Stop it, and take it from the clients' lists. To use it again, start it with an empty data directory and --join, and plan it.",
+        None;
     STORE_FAILED = "store-failed", Critical,
         "The store could not write.",
         "the store of {node} failed and takes no writes: {detail}",
@@ -116,7 +121,8 @@ alarms! {
         "A clock differs from another node's by more than --max-clock-offset.",
         "the clock of {node} is {detail}",
         "Set the clock and keep it set (chrony or another NTP client): expiry instants come from it, and beyond --clock-offset-limit the node takes no writes.",
-        Some(("abs(kvorum_peer_clock_offset_seconds) > 0.5", "5m"));
+        // Where the clocks of most nodes that see it differ from its own: each pair would blame both.
+        Some(("max by (peer) (abs(kvorum_peer_clock_offset_seconds)) and on (peer) count by (peer) (abs(kvorum_peer_clock_offset_seconds) > 0.5) > 0.5 * count by (peer) (kvorum_peer_clock_offset_seconds)", "5m"));
     DAMAGED_RECORDS = "damaged-records", Warning,
         "Damaged records are not repaired yet.",
         "{node} has {detail} damaged records",
@@ -196,6 +202,17 @@ mod tests {
         serde_json::Value::from(text).to_string()
     }
 
+    /// What was measured, in an alert: its value with a unit.
+    fn value_of(name: &str) -> &'static str {
+        match name {
+            "disk-low" => "{{ $value | humanizePercentage }}",
+            "clock-drift" => "off by up to {{ $value | humanizeDuration }}",
+            "replicas-lag" => "{{ $value | humanizeDuration }}",
+            "certificate-expires" => "expires in {{ $value | humanizeDuration }}",
+            _ => "{{ $value }}",
+        }
+    }
+
     fn alerts() -> String {
         let mut text = "# Alerts for Prometheus. Written from the table of alarms (kvorum-server/src/verdict/alarms.rs):\n\
                         # KVORUM_WRITE_TEXTS=1 cargo test -p kvorum-server --lib alarms\n\
@@ -204,7 +221,7 @@ mod tests {
         for alarm in ALARMS {
             let Some((expression, lasts)) = alarm.alert else { continue };
             let sentence = alarm.sentence.replace("{node}", "{{ or $labels.peer $labels.instance }}");
-            let sentence = sentence.replace(": {detail}", "").replace("{detail}", "{{ $value }}");
+            let sentence = sentence.replace(": {detail}", "").replace("{detail}", value_of(alarm.name));
             let _ = write!(
                 text,
                 "      - alert: {}\n        expr: {}\n        for: {lasts}\n        labels:\n          severity: {}\n        \

@@ -257,6 +257,7 @@ fn alarms_of(node: &Seen) -> Vec<Alarm> {
         "no-quorum" => raise(alarms::NO_QUORUM, String::new()),
         "thread-ended" => raise(alarms::NODE_ENDING, view.ended.clone()),
         "clock-off" => raise(alarms::CLOCK_OFF, String::new()),
+        "removed" => raise(alarms::NODE_REMOVED, view.waits_for.clone()),
         state @ ("starting" | "draining") => raise(alarms::NOT_READY, state.to_owned()),
         _ => {}
     }
@@ -266,7 +267,7 @@ fn alarms_of(node: &Seen) -> Vec<Alarm> {
         "disk-full" => raise(alarms::DISK_FULL, String::new()),
         other => raise(alarms::STORE_WAITING, other.to_owned()),
     }
-    if view.votes != "yes" && !matches!(view.serving.as_str(), "starting" | "draining") {
+    if view.votes != "yes" && !matches!(view.serving.as_str(), "starting" | "draining" | "removed") {
         raise(alarms::NOT_ELIGIBLE, view.waits_for.clone());
     }
     if !view.damage.is_empty() {

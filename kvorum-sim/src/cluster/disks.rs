@@ -98,7 +98,37 @@ impl Cluster<'_> {
 
     /// Whether every node's store knows its cluster.
     pub(super) fn know_their_cluster(&self) -> bool {
-        self.machines.iter().all(|machine| foreign::knows_cluster(&machine.engine) == Some(true))
+        let nodes = self.machines.iter().take(usize::from(self.plan.nodes));
+        nodes.into_iter().all(|machine| foreign::knows_cluster(&machine.engine) == Some(true))
+    }
+
+    /// Empties the disk of a machine that is no member any more, and starts it as one that waits to join; not while a fault
+    /// holds it back.
+    pub(super) fn rejoin(&mut self, choice: u64) {
+        let is_held = |node: &u16| self.active.values().any(|event| event.fault.holds_back(*node));
+        let idle: Vec<u16> = self.removed.iter().copied().filter(|node| !is_held(node)).collect();
+        let Some(node) =
+            usize::try_from(choice).ok().and_then(|choice| idle.get(choice % idle.len().max(1)).copied())
+        else {
+            return;
+        };
+        self.removed.remove(&node);
+        self.waiting.insert(node);
+        self.trace.line(
+            self.sim.elapsed(),
+            "driver",
+            &format_args!("node {node} joins again with an empty disk"),
+        );
+        *self.counts.entry(FaultKind::Rejoin).or_default() += 1;
+        self.with(node, |machine| {
+            machine.copies.borrow_mut().clear();
+            machine.identity.exchange(None);
+            machine.is_stale.set(false);
+            machine.joins.set(true);
+        });
+        self.facts.epochs.remove(&node);
+        self.stop(node, MemoryEngine::wipe);
+        self.start_idle();
     }
 
     /// Stops a node in order, keeps its disk, and starts the node with a disk of another cluster.

@@ -5,243 +5,31 @@
 //! the plan's faults, and records the facts that the oracle needs ([`Facts`]).
 
 mod disks;
+mod machine;
 
+pub use machine::{Life, Order, Software, Start, ThreadState};
+
+use self::machine::Machine;
 use crate::clock::{EPOCH, SimClock};
 use crate::fault::{Fault, FaultEvent, FaultKind};
 use crate::forge::Forgery;
-use crate::identity::{Record, SimIdentity};
+use crate::identity::Record;
 use crate::invariants::facts::{Alone, Facts, LossKind, Stall};
-use crate::net::{Power, host_of};
-use crate::node::STRANGER;
+use crate::net::host_of;
+use crate::node::{FOREIGN_NODE, ONLY_STORES};
 use crate::plan::Plan;
-use crate::seed::{Seed, SimRng};
 use crate::trace::Trace;
-use kvorum_server::crash::{self, Point, Watcher};
 use kvorum_server::storage::memory::{self, DiskCopy, MemoryEngine};
 use kvorum_server::storage::{Engine, Keyspace};
-use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::ops::Bound;
-use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Poll, Waker};
 use std::time::Duration;
 
 /// How long one step of the simulation is.
 pub const TICK: Duration = Duration::from_millis(1);
-
-/// The software of a machine in one run of its process.
-pub type Software = Pin<Box<dyn Future<Output = turmoil::Result>>>;
-/// A function that starts a machine's software; it is called for each run of the process.
-pub type Start = Rc<dyn Fn(Life) -> Software>;
-
-/// The machine's parts, given to the software for one run of the process.
-pub struct Life {
-    /// The node.
-    pub node: u16,
-    /// How many runs there were before.
-    pub number: u64,
-    /// The machine's clock.
-    pub clock: Arc<SimClock>,
-    /// The randomness of this run.
-    pub rng: Arc<SimRng>,
-    /// The machine's disk.
-    pub engine: Arc<MemoryEngine>,
-    /// The identity of the machine's disk.
-    pub identity: Arc<SimIdentity>,
-    /// The machine's power.
-    pub power: Power,
-    /// Whether it uses an outdated list of nodes.
-    pub is_stale: bool,
-    /// Whether its file of peer secrets has a wrong one now: it changes while the process runs or tries to start.
-    pub has_wrong_secret: Rc<Cell<bool>>,
-    /// The receiver of the driver's orders to the running software.
-    pub desk: Desk,
-}
-
-/// An order of the driver to a machine's software.
-#[derive(Debug, Clone, Copy)]
-pub enum Order {
-    /// An operator pauses workers, or resumes them.
-    Pause {
-        /// Chooses the workers.
-        choice: u64,
-        /// For how long; `None` resumes them.
-        time: Option<Duration>,
-    },
-    /// A forger on this machine pretends to be its node.
-    Forge(Forgery),
-    /// The file of peer secrets has changed: to a wrong secret, or back.
-    Secrets {
-        /// Whether the secret is wrong.
-        are_wrong: bool,
-    },
-}
-
-type Orders = Box<dyn Fn(Order)>;
-
-/// The place where the driver gives orders to a machine's software; without a running node, orders are not
-/// taken.
-#[derive(Clone, Default)]
-pub struct Desk(Rc<RefCell<Option<Orders>>>);
-
-impl Desk {
-    /// Gives all orders to `take` from now on.
-    pub fn open(&self, take: impl Fn(Order) + 'static) {
-        self.0.replace(Some(Box::new(take)));
-    }
-
-    /// Stops taking orders.
-    pub fn close(&self) {
-        self.0.replace(None);
-    }
-
-    /// Whether the order was taken.
-    fn give(&self, order: Order) -> bool {
-        self.0.borrow().as_ref().map(|take| take(order)).is_some()
-    }
-}
-
-/// The scheduling of a machine's software: pauses it, and records the named steps that it takes.
-struct Pace {
-    is_paused: Cell<bool>,
-    waker: RefCell<Option<Waker>>,
-    watcher: Watcher,
-}
-
-impl Pace {
-    fn set_paused(&self, is_paused: bool) {
-        self.is_paused.set(is_paused);
-        if let Some(waker) = self.waker.take().filter(|_| !is_paused) {
-            waker.wake();
-        }
-    }
-
-    /// Runs `software` with all tasks that it spawns, except while paused. A pause works as SIGSTOP does:
-    /// none of its tasks runs, while time and the network continue.
-    async fn run(self: Rc<Self>, software: Software) -> turmoil::Result {
-        let local = tokio::task::LocalSet::new();
-        let mut running = pin!(local.run_until(software));
-        poll_fn(|cx| {
-            if self.is_paused.get() {
-                self.waker.replace(Some(cx.waker().clone()));
-                return Poll::Pending;
-            }
-            crash::watched(&self.watcher, || running.as_mut().poll(cx))
-        })
-        .await
-    }
-}
-
-/// The named steps at which a machine will crash, and the one at which it did.
-#[derive(Debug, Default)]
-struct Traps {
-    /// The active faults, by their place in the plan: the step, and how often it must still be reached.
-    set: RefCell<BTreeMap<usize, (Point, u64)>>,
-    sprung: Cell<Option<(usize, Point)>>,
-}
-
-impl Traps {
-    /// Takes a step. Returns whether the machine crashes at it: then none of its further effects is seen or
-    /// kept.
-    fn step(&self, point: Point) -> bool {
-        if self.sprung.get().is_some() {
-            return false;
-        }
-        for (number, (at, left)) in self.set.borrow_mut().iter_mut().filter(|(_, (at, _))| *at == point) {
-            *left = left.saturating_sub(1);
-            if *left == 0 {
-                self.sprung.set(Some((*number, *at)));
-                return true;
-            }
-        }
-        false
-    }
-}
-
-/// The parts of a machine that outlive a process.
-struct Machine {
-    node: u16,
-    host: String,
-    clock: Arc<SimClock>,
-    engine: Arc<MemoryEngine>,
-    identity: Arc<SimIdentity>,
-    power: Power,
-    traps: Rc<Traps>,
-    pace: Rc<Pace>,
-    lives: Rc<Cell<u64>>,
-    is_stale: Rc<Cell<bool>>,
-    has_wrong_secret: Rc<Cell<bool>>,
-    desk: Desk,
-    /// The number of stores that it had set aside at the last check.
-    asides: Cell<u64>,
-    /// Copies of its disk and the time of each, by the fault's place in the plan.
-    copies: RefCell<BTreeMap<usize, (Duration, DiskCopy, Record)>>,
-}
-
-impl Machine {
-    fn new(plan: &Plan, node: u16) -> Self {
-        let clock = plan.clocks.get(usize::from(node)).copied();
-        let (offset, drift) = clock.map_or((0, 0), |clock| (clock.offset_millis, clock.drift_ppm));
-        let (engine, power, traps) =
-            (Arc::new(MemoryEngine::new()), Power::default(), Rc::new(Traps::default()));
-        let watcher: Watcher = {
-            let (engine, power, traps) = (Arc::clone(&engine), power.clone(), Rc::clone(&traps));
-            Rc::new(move |point| {
-                if traps.step(point) {
-                    engine.cut_off();
-                    power.set_off(true);
-                }
-            })
-        };
-        let pace = Pace { is_paused: Cell::default(), waker: RefCell::default(), watcher };
-        Self {
-            node,
-            host: host_of(node),
-            clock: Arc::new(SimClock::of_simulation(offset, drift)),
-            engine,
-            identity: Arc::default(),
-            power,
-            traps,
-            pace: Rc::new(pace),
-            lives: Rc::default(),
-            is_stale: Rc::default(),
-            has_wrong_secret: Rc::default(),
-            desk: Desk::default(),
-            asides: Cell::default(),
-            copies: RefCell::default(),
-        }
-    }
-
-    /// The software of all runs, for the simulation to start.
-    fn software(&self, seed: Seed, start: Start) -> impl Fn() -> Software + 'static {
-        let (node, lives) = (self.node, Rc::clone(&self.lives));
-        let (clock, engine) = (Arc::clone(&self.clock), Arc::clone(&self.engine));
-        let identity = Arc::clone(&self.identity);
-        let (pace, is_stale, power) = (Rc::clone(&self.pace), Rc::clone(&self.is_stale), self.power.clone());
-        let (desk, has_wrong_secret) = (self.desk.clone(), Rc::clone(&self.has_wrong_secret));
-        move || {
-            let number = lives.replace(lives.get() + 1);
-            let software = start(Life {
-                node,
-                number,
-                clock: Arc::clone(&clock),
-                rng: Arc::new(SimRng::of_node(seed, node, number)),
-                engine: Arc::clone(&engine),
-                identity: Arc::clone(&identity),
-                power: power.clone(),
-                // A store that is created under a wrong list belongs to those nodes permanently: an
-                // operator's mistake, not a fault.
-                is_stale: is_stale.get() && engine.row_count(Keyspace::Meta) > 0,
-                has_wrong_secret: Rc::clone(&has_wrong_secret),
-                desk: desk.clone(),
-            });
-            Box::pin(Rc::clone(&pace).run(software))
-        }
-    }
-}
 
 /// The state of the link between two hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -273,6 +61,10 @@ pub struct Cluster<'a> {
     /// Copies of disks that have been taken, in the plan's order.
     backups: Vec<(u16, DiskCopy)>,
     down: BTreeSet<u16>,
+    /// Machines that are no members any more, as the caller says, and do not wait to join again.
+    removed: BTreeSet<u16>,
+    /// Machines that wait to join again.
+    waiting: BTreeSet<u16>,
     /// Exchanges of disks that are in force, by their fault's place in the plan.
     exchanged: BTreeSet<usize>,
     /// The own disks of nodes that have a disk of another cluster now, by their fault's place in the plan.
@@ -295,16 +87,17 @@ impl Cluster<'_> {
             .max_message_latency(plan.latency.1)
             .tcp_capacity(4096)
             .build();
-        let machines: Vec<Machine> = (0..plan.nodes).map(|node| Machine::new(&plan, node)).collect();
+        let machines: Vec<Machine> = (0..plan.machines()).map(|node| Machine::new(&plan, node)).collect();
         for machine in &machines {
             sim.host(machine.host.as_str(), machine.software(plan.seed, Rc::clone(start)));
         }
         // In an outdated list of nodes it replaces one of the current nodes.
-        sim.host(STRANGER, || async { std::future::pending::<turmoil::Result>().await });
+        sim.host(FOREIGN_NODE, || async { std::future::pending::<turmoil::Result>().await });
         let facts = Facts {
             nodes: plan.nodes,
             epoch: EPOCH,
             clock_error: plan.clock_error(),
+            outside: (plan.nodes..plan.machines()).map(|node| (node, vec![(Duration::ZERO, None)])).collect(),
             // The nodes must connect to each other first.
             disturbed: vec![(Duration::ZERO, Duration::ZERO)],
             ..Facts::default()
@@ -320,6 +113,8 @@ impl Cluster<'_> {
             left: Vec::new(),
             backups: Vec::new(),
             down: BTreeSet::new(),
+            removed: BTreeSet::new(),
+            waiting: BTreeSet::new(),
             exchanged: BTreeSet::new(),
             kept: BTreeMap::new(),
             ways,
@@ -343,6 +138,17 @@ impl Cluster<'_> {
     /// A node's disk.
     pub fn engine(&self, node: u16) -> Option<&Arc<MemoryEngine>> {
         self.machines.get(usize::from(node)).map(|machine| &machine.engine)
+    }
+
+    /// Has an operator at `node` name the store of a member that lost its disk, if one waits for it.
+    pub fn name_lost_stores(&self, node: u16) {
+        self.order(node, Order::Change { choice: ONLY_STORES });
+    }
+
+    /// Says which machines are members, and which were and are no more; none of these while a change is under way.
+    pub fn note_members(&mut self, members: &BTreeSet<u16>, removed: &BTreeSet<u16>) {
+        self.waiting.retain(|node| !members.contains(node));
+        self.removed = removed - &self.waiting;
     }
 
     /// Whether a node has the disk of another node or cluster now.
@@ -477,33 +283,46 @@ impl Cluster<'_> {
         }
     }
 
-    fn begin(&mut self, number: usize, event: &FaultEvent) {
-        let now = self.sim.elapsed();
-        if let Fault::OlderDisk { node, .. } = event.fault {
+    /// Whether the effect of a fault does not begin now: it begins later, or not at all, or is done.
+    fn begins_otherwise(&mut self, number: usize, event: &FaultEvent) -> bool {
+        match event.fault {
             // The effect begins when the copy comes back.
-            self.with(node, |machine| {
-                let copy = (now, machine.engine.copy_of_disk(), machine.identity.recorded());
-                machine.copies.borrow_mut().insert(number, copy);
-            });
-            return;
-        }
-        if let Fault::CrashPoint { .. } = event.fault {
-            // The effect begins when the step is reached. Until then the fault is only a restart, if it has
-            // one.
-            if let Some(node) = event.fault.restarts() {
-                self.stop(node, MemoryEngine::kill);
-                self.start_idle();
+            Fault::OlderDisk { node, .. } => {
+                let now = self.sim.elapsed();
+                self.with(node, |machine| {
+                    let copy = (now, machine.engine.copy_of_disk(), machine.identity.recorded());
+                    machine.copies.borrow_mut().insert(number, copy);
+                });
+                true
             }
+            // The effect begins when the step is reached. Until then the fault is only a restart, if it has one.
+            Fault::CrashPoint { .. } => {
+                if let Some(node) = event.fault.restarts() {
+                    self.stop(node, MemoryEngine::kill);
+                    self.start_idle();
+                }
+                true
+            }
+            Fault::ForeignDisk { .. } => !self.know_their_cluster(),
+            Fault::Rejoin { choice } => {
+                self.rejoin(choice);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn begin(&mut self, number: usize, event: &FaultEvent) {
+        if self.begins_otherwise(number, event) {
             return;
         }
-        if event.kind == FaultKind::ForeignDisk && !self.know_their_cluster() {
-            return;
-        }
+        let now = self.sim.elapsed();
         let order = match event.fault {
             Fault::PausedWorkers { node, choice } => {
                 Some((node, Order::Pause { choice, time: Some(event.lasts) }))
             }
             Fault::ForgedWord { liar, node, choice } => Some((liar, Order::Forge(Forgery { node, choice }))),
+            Fault::Change { node, choice } => Some((node, Order::Change { choice })),
             _ => None,
         };
         if order.is_some_and(|(node, order)| !self.order(node, order)) {
@@ -515,7 +334,7 @@ impl Cluster<'_> {
             Fault::Restart { node } => self.stop(*node, MemoryEngine::kill),
             Fault::PowerLoss { node: Some(node), keep } => self.lose_power(*node, *keep),
             Fault::PowerLoss { node: None, keep } => {
-                (0..self.plan.nodes)
+                (0..self.plan.machines())
                     .for_each(|node| self.lose_power(node, keep.rotate_left(u32::from(node))));
             }
             Fault::Wipe { node } => {
@@ -575,6 +394,8 @@ impl Cluster<'_> {
             | Fault::CrashPoint { .. }
             | Fault::OlderDisk { .. }
             | Fault::ForgedWord { .. }
+            | Fault::Change { .. }
+            | Fault::Rejoin { .. }
             | Fault::WrongSecret { .. }
             | Fault::PausedWorkers { .. } => {}
         }
@@ -639,7 +460,7 @@ impl Cluster<'_> {
 
     /// Records for which nodes the fault that ends now excuses late answers.
     fn stalled(&mut self, event: &FaultEvent, now: Duration) {
-        let nodes = (0..self.plan.nodes).filter(|node| event.fault.holds_back(*node));
+        let nodes = (0..self.plan.machines()).filter(|node| event.fault.holds_back(*node));
         let stall = |node| Stall { node, since: event.at, until: now };
         self.facts.stalls.extend(nodes.map(stall));
     }
@@ -660,7 +481,7 @@ impl Cluster<'_> {
             machine.engine.set_fault(fault);
             let are_wrong = self.active.values().any(|event| event.fault == Fault::WrongSecret { node });
             if machine.has_wrong_secret.replace(are_wrong) != are_wrong {
-                machine.desk.give(Order::Secrets { are_wrong });
+                machine.state.give(Order::Secrets { are_wrong });
             }
         }
         let slowest = self.active.values().filter_map(|event| match event.fault {
@@ -668,8 +489,8 @@ impl Cluster<'_> {
             _ => None,
         });
         let latency_max = slowest.max().unwrap_or(self.plan.latency.1);
-        for low in 0..self.plan.nodes {
-            for high in low + 1..self.plan.nodes {
+        for low in 0..self.plan.machines() {
+            for high in low + 1..self.plan.machines() {
                 let (a, b) = (host_of(low), host_of(high));
                 self.sim.set_link_max_message_latency(a.as_str(), b.as_str(), latency_max);
                 let way = self.way(low, high);
@@ -742,7 +563,7 @@ impl Cluster<'_> {
     /// Gives an order to a node. Returns whether it was taken. A second pause of the same worker replaces the
     /// first.
     fn order(&self, node: u16, order: Order) -> bool {
-        self.machines.get(usize::from(node)).is_some_and(|machine| machine.desk.give(order))
+        self.machines.get(usize::from(node)).is_some_and(|machine| machine.state.give(order))
     }
 
     /// Ends the software of a machine, and applies `then` to its disk.
@@ -750,7 +571,7 @@ impl Cluster<'_> {
         let Some(machine) = self.machines.get(usize::from(node)) else { return };
         if self.down.insert(node) {
             self.sim.crash(machine.host.as_str());
-            machine.desk.close();
+            machine.state.close();
         }
         then(&machine.engine);
         machine.power.set_off(false);

@@ -35,11 +35,24 @@ pub fn check(history: &History, facts: &Facts) -> Result<(), Violation> {
         let of_key = by_key.get(&operation.key);
         of_key.is_some_and(|of_key| of_key.iter().any(|other| other.condition != Condition::Any))
     };
+    // Where the owners of its key change under a write, a rival may have overtaken it: whether it took effect is not known then.
+    let is_overtaken = |operation: &Operation| {
+        let rivals = by_key.get(&operation.key).map_or(&[][..], |of_key| of_key.as_slice());
+        let is_rival = |other: &Operation| {
+            other.id != operation.id
+                && other.is_write()
+                && other.invoked < operation.returned
+                && operation.invoked < other.returned
+        };
+        facts.has_moved && operation.is_write() && rivals.iter().any(|other| is_rival(other))
+    };
     let failed = |operation: &&Operation| {
         matches!(operation.outcome, Outcome::Unknown(_) | Outcome::Refused { .. })
             && facts.is_calm(operation.invoked.saturating_sub(GRACE), operation.returned)
+            && !facts.was_outside(operation.node, operation.invoked, operation.returned)
             && is_held(operation)
             && !has_ballots(operation)
+            && !is_overtaken(operation)
     };
     let Some(operation) = history.operations().iter().find(failed) else { return Ok(()) };
     let explanation =
@@ -54,6 +67,18 @@ mod tests {
     use super::super::testing::*;
     use super::*;
     use crate::history::Request;
+
+    /// A write that is overtaken by another one may end as unknown where data moves, and only there.
+    #[test]
+    fn overtaken_writes_are_excused_where_data_moves() {
+        let run = |second: u64, has_moved| {
+            let operations = [unknown(put(1, 500, 510, 1)), put(2, second, second + 10, 2)];
+            check(&history(operations), &Facts { has_moved, ..facts() })
+        };
+        assert_eq!(run(505, true), Ok(()));
+        assert!(run(505, false).is_err());
+        assert!(run(511, true).is_err());
+    }
 
     /// A failure while nothing is wrong is detected. One during or soon after a fault is allowed, and so is
     /// one where disks were lost.

@@ -9,10 +9,11 @@
 
 use super::floor::Writes;
 use super::{Facts, Violation, linearizable};
-use crate::history::{Condition, History, Operation, Outcome, Request};
+use crate::history::{Condition, History, Operation, Outcome, Request, WriteId};
 use bytes::Bytes;
 use kvorum_core::Version;
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// Checks the invariant.
 pub fn check(history: &History, facts: &Facts) -> Result<(), Violation> {
@@ -43,7 +44,24 @@ fn check_failed(key: &Bytes, operations: &[&Operation]) -> Result<(), Violation>
     Ok(())
 }
 
-/// Checks what was written just before each successful condition.
+/// The conditional writes of unknown outcome whose values were seen: their conditions held. Of each its version, and until
+/// when it took effect.
+fn seen_unknown(operations: &[&Operation], writes: &Writes<'_>) -> BTreeMap<WriteId, (Version, Duration)> {
+    let mut seen: BTreeMap<WriteId, (Version, Duration)> = BTreeMap::new();
+    for operation in operations {
+        let (Outcome::Value { version, .. }, Some(write)) = (&operation.outcome, writes.seen_by(operation))
+        else {
+            continue;
+        };
+        if write.acknowledged().is_none() {
+            let (lowest, end) = seen.entry(write.id).or_insert((*version, operation.returned));
+            (*lowest, *end) = ((*lowest).min(*version), (*end).min(operation.returned));
+        }
+    }
+    seen
+}
+
+/// Checks what was written just before each condition that held.
 fn check_chain(key: &Bytes, operations: &[&Operation]) -> Result<(), Violation> {
     let writes = Writes::of(operations);
     // Of a version that was seen without its value it need not be known which write it is of; it is of a value.
@@ -57,19 +75,19 @@ fn check_chain(key: &Bytes, operations: &[&Operation]) -> Result<(), Violation> 
             _ => None,
         };
     }
-    // A write of unknown outcome may have taken effect in between.
-    let may_be = |write: &Operation, has_effect: &dyn Fn(&Operation) -> bool| {
-        operations.iter().any(|other| {
-            other.id != write.id
-                && other.may_take_effect()
-                && other.acknowledged().is_none()
-                && other.invoked <= write.returned
-                && has_effect(other)
-        })
-    };
-    for write in operations {
-        let (Some(version), true) = (write.acknowledged(), write.condition != Condition::Any) else {
-            continue;
+    let seen = seen_unknown(operations, &writes);
+    for write in operations.iter().filter(|write| write.condition != Condition::Any) {
+        let acknowledged = write.acknowledged().map(|version| (version, write.returned));
+        let Some((version, end)) = acknowledged.or_else(|| seen.get(&write.id).copied()) else { continue };
+        // A write of unknown outcome may have taken effect in between.
+        let may_be = |write: &Operation, has_effect: &dyn Fn(&Operation) -> bool| {
+            operations.iter().any(|other| {
+                other.id != write.id
+                    && other.may_take_effect()
+                    && other.acknowledged().is_none()
+                    && other.invoked <= end
+                    && has_effect(other)
+            })
         };
         let before = known.range(..version).next_back();
         let is_delete = |write: &Operation| write.request == Request::Delete;
@@ -138,6 +156,19 @@ mod tests {
         assert!(run(vec![delete(1, 0, 10, 1), doubtful, present(put(2, 20, 30, 20))]));
         assert!(run(vec![put(1, 0, 10, 1), present(delete(2, 20, 30, 20))]));
         assert!(run(vec![put_for(1, 0, 10, 1, 5), absent(put(2, 20, 30, 20))]));
+    }
+
+    /// A condition of unknown outcome whose value was seen has held: what came between is found there as well. It was found
+    /// with ballots whose records came after their replicas had lost their promises.
+    #[test]
+    fn a_condition_that_was_seen_to_hold_is_judged() {
+        let swap = || unknown(when(is(1), put(2, 20, 30, 0)));
+        let other = put(3, 15, 40, 21);
+        assert!(run(vec![put(1, 0, 10, 1), swap(), other.clone()]));
+        assert!(run(vec![put(1, 0, 10, 1), swap(), read(4, 50, 60, 2, 20), other.clone()]));
+        assert!(!run(vec![put(1, 0, 10, 1), swap(), read(4, 50, 60, 2, 25), other]));
+        let absent = unknown(when(Condition::Absent, put(2, 20, 30, 0)));
+        assert!(!run(vec![put(1, 0, 10, 1), absent, read(4, 50, 60, 2, 25)]));
     }
 
     /// A condition that failed did not hold by the answer itself, and what the answer shows was there.

@@ -5,6 +5,7 @@
 //! - If the newest record of a key is live, as many nodes as its `from` hold exactly it.
 //! - If it is a tombstone or expired, the same applies while nothing is purged; later some nodes may have
 //!   dropped it already. An expired value and the tombstone that it became are equal.
+//! - Where members have changed, no more nodes than its `from` hold it: former owners have dropped their copies.
 //! - In both cases, where stale copies are dropped, no node holds an older live record. Until that mechanism
 //!   exists, nodes beyond the newest record's `from` may.
 //! - With purge, no tombstone is left in the end in a partition whose replicas agree. Older copies in the
@@ -99,6 +100,13 @@ fn differs(key: &Bytes, facts: &Facts) -> Option<String> {
     let expected = usize::from(newest.from.min(facts.nodes));
     if must_be_there && holders.len() < expected {
         return Some(format!("{} should be on {expected} nodes and is on {holders:?}", newest.version));
+    }
+    // Where nothing has moved, `copies` judges it, for the whole time.
+    if facts.has_moved && holders.len() > usize::from(newest.from) {
+        return Some(format!(
+            "{} was written for {} nodes and is on {holders:?}",
+            newest.version, newest.from
+        ));
     }
     if facts.mechanisms.drop_stale && !older.is_empty() {
         return Some(format!(

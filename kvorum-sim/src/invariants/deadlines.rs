@@ -2,7 +2,7 @@
 //!
 //! Checked for every node that runs: not for one that was down, paused or slowed while the request was open,
 //! and not where a connection was cut. An answer that the client gave up waiting for is late, whatever it
-//! would have been. Ranges have no deadline as a whole.
+//! would have been. Ranges, and restores that are tried again, have no deadline as a whole.
 
 use super::{Facts, Violation};
 use crate::history::{Doubt, History, Operation, Outcome, Request};
@@ -15,6 +15,7 @@ pub fn check(history: &History, facts: &Facts) -> Result<(), Violation> {
             !matches!(operation.outcome, Outcome::Unknown(Doubt::Cut) | Outcome::Refused { status: 0 });
         is_answer
             && !matches!(operation.request, Request::Range { .. })
+            && !facts.is_restore(operation)
             && took > facts.deadline + facts.slack
             && !stood_still(operation, facts)
     };

@@ -18,6 +18,7 @@
 use crate::cuts::Taken;
 use crate::history::{AckFrom, Operation};
 use crate::millis;
+use crate::restore::Backup;
 use bytes::Bytes;
 use kvorum_core::{Record, UnixMillis, Version};
 use std::collections::{BTreeMap, BTreeSet};
@@ -138,6 +139,8 @@ pub struct Facts {
     /// How far a node's wall clock may be from the true time, either way. `None` where clocks jump: then
     /// nothing that depends on a clock is judged.
     pub clock_error: Option<Duration>,
+    /// When machines were no members: since when, and until when if they became members.
+    pub outside: BTreeMap<u16, Vec<(Duration, Option<Duration>)>>,
     /// The losses of disks.
     pub losses: Vec<Loss>,
     /// When nodes did not run.
@@ -159,6 +162,16 @@ pub struct Facts {
     pub restored: Option<Restored>,
     /// The cuts that were taken.
     pub cuts: Vec<Taken>,
+    /// The backup that was restored into this cluster, if one was.
+    pub backup: Option<Backup>,
+    /// The configurations that nodes have adopted: for each epoch the hashes, and for each hash the nodes.
+    pub adopted: BTreeMap<u64, BTreeMap<u128, BTreeSet<u16>>>,
+    /// The epoch of each node, as it was seen last; none while its node is down.
+    pub epochs: BTreeMap<u16, u64>,
+    /// Nodes that were seen at an earlier epoch than before: the node, both epochs, and when.
+    pub epochs_lost: Vec<(u16, u64, u64, Duration)>,
+    /// Whether a change of members moved data: the owners of a record were then not the same all the time.
+    pub has_moved: bool,
     /// Gauges of queues.
     pub gauges: Vec<Gauge>,
     /// The mechanisms that the nodes are judged by.
@@ -228,6 +241,48 @@ impl Facts {
             self.sightings.entry((key.clone(), record.version)).or_insert((record.from, BTreeSet::new()));
         *from = record.from.min(*from);
         nodes.insert(node);
+    }
+
+    /// Notes the chain of configurations of `node`: the epochs from 1 on, with their hashes.
+    pub fn adopted(&mut self, node: u16, chain: &[(u64, u128)], at: Duration) {
+        for (epoch, hash) in chain {
+            self.adopted.entry(*epoch).or_default().entry(*hash).or_default().insert(node);
+        }
+        let epoch = chain.last().map_or(0, |(epoch, _)| *epoch);
+        let before = self.epochs.insert(node, epoch).unwrap_or_default();
+        if epoch < before {
+            self.epochs_lost.push((node, before, epoch, at));
+        }
+    }
+
+    /// Notes that `node` is no member any more.
+    pub fn left(&mut self, node: u16, at: Duration) {
+        self.outside.entry(node).or_default().push((at, None));
+    }
+
+    /// Notes that `node` is a member and serves.
+    pub fn came(&mut self, node: u16, at: Duration) {
+        let since = self.outside.get_mut(&node).and_then(|times| times.last_mut());
+        if let Some((_, until)) = since {
+            until.get_or_insert(at);
+        }
+    }
+
+    /// Whether `node` was no member at some time in `since..=until`.
+    pub fn was_outside(&self, node: u16, since: Duration, until: Duration) -> bool {
+        let times = self.outside.get(&node).map_or(&[][..], Vec::as_slice);
+        times.iter().any(|(left, came)| *left <= until && came.is_none_or(|came| came >= since))
+    }
+
+    /// Whether `node` is no member in the end.
+    pub fn is_outside(&self, node: u16) -> bool {
+        self.outside.get(&node).and_then(|times| times.last()).is_some_and(|(_, came)| came.is_none())
+    }
+
+    /// Whether the operation is the restore of a record, which may have been tried several times.
+    pub fn is_restore(&self, operation: &Operation) -> bool {
+        let saved = self.backup.as_ref().and_then(|backup| backup.get(&operation.key));
+        saved.is_some_and(|saved| saved.write == operation.id)
     }
 
     /// Whether no fault was active in `since..=until`.

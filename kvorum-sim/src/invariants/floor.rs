@@ -100,6 +100,17 @@ impl<'a> Writes<'a> {
         self.failed.get(&id).copied()
     }
 
+    /// Whether a conditional delete that came to nothing may have hidden a record written by `known` from `range`: a replica may
+    /// have held its tombstone for a while, and a range asks no quorum for it.
+    pub(super) fn may_hide_by_failing(&self, known: &Operation, range: &Operation) -> bool {
+        let hides = |write: &&Operation| {
+            write.request == Request::Delete
+                && write.returned >= known.invoked
+                && write.invoked <= range.returned
+        };
+        self.failed.values().any(hides)
+    }
+
     /// The write of `version`, if that is known.
     pub(super) fn of_version(&self, version: Version) -> Option<&'a Operation> {
         self.get(*self.by_version.get(&version)?)

@@ -16,6 +16,7 @@ pub mod counters;
 pub mod cut;
 pub mod deadlines;
 pub mod durability;
+pub mod epochs;
 pub mod expiry;
 pub mod facts;
 mod floor;
@@ -28,6 +29,7 @@ pub mod queues;
 pub mod range_equals_keys;
 pub mod reads_never_go_back;
 pub mod register;
+pub mod restore;
 pub mod restored;
 #[cfg(test)]
 mod testing;
@@ -55,7 +57,7 @@ pub struct Violation {
 pub type Check = fn(&History, &Facts) -> Result<(), Violation>;
 
 /// All invariants, by name, the simplest first: of several that break together the first explains most.
-pub const ALL: [(&str, Check); 20] = [
+pub const ALL: [(&str, Check); 22] = [
     ("phantoms", phantoms::check),
     ("expiry", expiry::check),
     ("durability", durability::check),
@@ -76,6 +78,8 @@ pub const ALL: [(&str, Check); 20] = [
     ("queues", queues::check),
     ("restored", restored::check),
     ("cut", cut::check),
+    ("restore", restore::check),
+    ("epochs", epochs::check),
 ];
 
 /// Checks every invariant.

@@ -1,7 +1,7 @@
 //! Order (guarantee 3): if two acknowledged writes overlap (a + a' > max(f, f')), the one that begins after
 //! the other was acknowledged has the higher version, whatever the clocks say. A write that begins after a
 //! read has the higher version too, if it must find what the read saw. No two writes to a key have one
-//! version.
+//! version, and a write has no second one: it would take effect twice.
 //!
 //! Checked for writes whose replicas still vote for them. Writes of unknown outcome promise nothing until
 //! they are read.
@@ -18,6 +18,7 @@ use std::collections::BTreeMap;
 pub fn check(history: &History, facts: &Facts) -> Result<(), Violation> {
     for (key, operations) in history.by_key() {
         one_write_a_version(key, &operations)?;
+        one_version_a_write(key, &operations)?;
         let writes = Writes::of(&operations);
         let acknowledged = Floor::of_writes(&operations, facts);
         let read = Floor::new(operations.iter().filter_map(|read| {
@@ -59,6 +60,25 @@ fn one_write_a_version(key: &Bytes, operations: &[&Operation]) -> Result<(), Vio
     Ok(())
 }
 
+/// Checks that no reader saw a write under another version than the one that it was acknowledged with. A reader whose quorum
+/// need not meet the write's may have seen it before it was stamped again.
+fn one_version_a_write(key: &Bytes, operations: &[&Operation]) -> Result<(), Violation> {
+    let writes = operations.iter().filter_map(|write| Some((write.id, (write.acknowledged()?, *write))));
+    let writes: BTreeMap<u64, (Version, &Operation)> = writes.collect();
+    for read in operations {
+        let Outcome::Value { write: Some(write), version, .. } = read.outcome else { continue };
+        let Some((acknowledged, write)) = writes.get(&write) else { continue };
+        if version != *acknowledged && read.replicas.overlaps(write.replicas) {
+            let explanation = format!(
+                "the read #{} saw the write #{} as {version}, and it was acknowledged as {acknowledged}",
+                read.id, write.id
+            );
+            return Err(Violation::on_key("order", key, explanation, operations));
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::testing::*;
@@ -92,5 +112,14 @@ mod tests {
         assert!(check(&history([put(1, 0, 10, 5), put(2, 0, 10, 5)]), &facts()).is_err());
         let seen = history([put(1, 0, 10, 5), unknown(put(2, 0, 10, 9)), read(3, 1, 9, 2, 5)]);
         assert!(check(&seen, &facts()).is_err());
+    }
+
+    /// A write that was seen under another version is detected, by a reader who must meet it.
+    #[test]
+    fn writes_have_one_version() {
+        let run = |seen| check(&history([put(1, 0, 10, 5), seen]), &facts());
+        assert_eq!(run(read(2, 5, 20, 1, 5)), Ok(()));
+        assert!(run(read(2, 5, 20, 1, 3)).is_err());
+        assert_eq!(run(with(1, 3, read(2, 5, 20, 1, 3))), Ok(()));
     }
 }

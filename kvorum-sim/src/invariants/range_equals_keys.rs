@@ -87,10 +87,14 @@ fn unlike_a_read(
             "the range #{} shows {}, older than the write #{} ({}), which was acknowledged before it began",
             range.id, entry.version, known.operation.id, known.operation.outcome
         )),
-        None if writes.hider(known.version, range, facts).is_none() => Some(format!(
-            "the range #{} misses the key; the write #{} ({}) was acknowledged before it began",
-            range.id, known.operation.id, known.operation.outcome
-        )),
+        None if writes.hider(known.version, range, facts).is_none()
+            && !writes.may_hide_by_failing(known.operation, range) =>
+        {
+            Some(format!(
+                "the range #{} misses the key; the write #{} ({}) was acknowledged before it began",
+                range.id, known.operation.id, known.operation.outcome
+            ))
+        }
         _ => None,
     }
 }
@@ -143,5 +147,7 @@ mod tests {
         assert_eq!(run(delete(2, 35, 50, 36)), Ok(()));
         assert_eq!(run(unknown(delete(2, 11, 20, 0))), Ok(()));
         assert!(run(delete(2, 41, 50, 42)).is_err());
+        assert_eq!(run(failed(Some(1), delete(2, 35, 50, 36))), Ok(()));
+        assert!(run(failed(Some(1), delete(2, 41, 50, 42))).is_err());
     }
 }

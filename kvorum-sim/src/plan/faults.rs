@@ -16,8 +16,8 @@ pub(super) fn kinds(stream: &mut Stream, nodes: u16, durability: DurabilityMode)
     // the others.
     let mut kinds: BTreeSet<FaultKind> = FaultKind::ALL
         .into_iter()
-        // Planned apart: see `wrong_secrets`.
-        .filter(|kind| *kind != FaultKind::WrongSecret)
+        // Planned apart: see `wrong_secrets`, `changes` and `members`.
+        .filter(|kind| ![FaultKind::WrongSecret, FaultKind::Change, FaultKind::Rejoin].contains(kind))
         .map(|kind| (kind, stream.percent(percent)))
         .filter(|(kind, is_on)| {
             let is_possible = match kind {
@@ -196,7 +196,7 @@ pub(super) fn shifts(stream: &mut Stream, nodes: u16, faults: &[FaultEvent]) -> 
 
 /// Short partitions, one after the other, each around one node. What it takes meanwhile reaches the others late: by hints, by
 /// the write-backs of readers and by repair.
-pub(super) fn pulses(stream: &mut Stream, nodes: u16, length: Duration) -> Vec<FaultEvent> {
+pub(super) fn short_faults(stream: &mut Stream, nodes: u16, length: Duration) -> Vec<FaultEvent> {
     let mut events = Vec::new();
     let mut at = Duration::from_secs(1);
     while at < length {
@@ -205,6 +205,29 @@ pub(super) fn pulses(stream: &mut Stream, nodes: u16, length: Duration) -> Vec<F
         let fault = Fault::Partition { side };
         events.push(FaultEvent { at, lasts, kind: FaultKind::Partition, fault });
         at += lasts + stream.duration(Duration::from_millis(100), Duration::from_millis(1200));
+    }
+    events
+}
+
+/// Changes of the configuration, half of them at two nodes at once. The first one that reaches all nodes names the stores.
+pub(super) fn changes(stream: &mut Stream, nodes: u16, length: Duration) -> Vec<FaultEvent> {
+    let mut events = Vec::new();
+    let mut change = |at, node, choice| {
+        let fault = Fault::Change { node, choice };
+        events.push(FaultEvent { at, lasts: Duration::ZERO, kind: FaultKind::Change, fault });
+    };
+    // Early, when all nodes are likely to be there.
+    change(Duration::from_secs(1), stream.between_u16(0, nodes - 1), stream.word());
+    for _ in 0..stream.between(1, 12) {
+        let at = stream.duration(Duration::from_secs(1), length);
+        let node = stream.between_u16(0, nodes - 1);
+        change(at, node, stream.word());
+        // Close enough for the two to propose for one epoch.
+        let (rival, later) = (stream.between_u16(0, nodes - 1), stream.between(0, 4));
+        let choice = stream.word();
+        if rival != node {
+            change(at + Duration::from_millis(later), rival, choice);
+        }
     }
     events
 }
@@ -238,8 +261,8 @@ const RUNNING: &[Point] = &[
     Point::HintAfter,
     Point::HintsRemoveBefore,
     Point::HintsRemoveAfter,
-    Point::FoldBefore,
-    Point::FoldAfter,
+    Point::IndexFlushBefore,
+    Point::IndexFlushAfter,
 ];
 /// The named steps of creating a store.
 const BEING_BORN: &[Point] = &[
@@ -291,6 +314,24 @@ pub(super) fn led_to(
         }
     }
     events
+}
+
+/// Crashes at steps that only a change leads to.
+pub(super) fn crashes_of_changes(stream: &mut Stream, nodes: u16, length: Duration) -> Vec<FaultEvent> {
+    let crashes = stream.between(1, 4);
+    let event = |_| {
+        let at = stream.duration(Duration::ZERO, length);
+        let node = stream.between_u16(0, nodes - 1);
+        let fault = crash(stream, node, Point::DECIDING, 2);
+        FaultEvent { at, lasts: FAULT_MAX / 2, kind: FaultKind::CrashPoint, fault }
+    };
+    (0..crashes).map(event).collect()
+}
+
+/// A crash of a node that joins, at a step of the creation of its store or of an epoch.
+pub(super) fn crash_of_joiner(stream: &mut Stream, node: u16) -> Fault {
+    let points = if stream.percent(50) { Point::DECIDING } else { BEING_BORN };
+    crash(stream, node, points, 2)
 }
 
 /// A crash of `node` at one of `points`, at the first to `most`th arrival.
@@ -345,6 +386,8 @@ fn fault(stream: &mut Stream, kind: FaultKind, nodes: u16, victim: u16) -> Fault
         }
         FaultKind::StaleTopology => Fault::StaleTopology { node },
         FaultKind::WrongSecret => Fault::WrongSecret { node },
+        FaultKind::Change => Fault::Change { node, choice },
+        FaultKind::Rejoin => Fault::Rejoin { choice },
         // 18 workers at most: two for each other node of seven, and six more.
         FaultKind::PausedWorkers => Fault::PausedWorkers { node, choice: choice & ((1 << 18) - 1) },
         FaultKind::CrashPoint if stream.percent(15) => crash(stream, node, STARTING, 1),

@@ -16,6 +16,9 @@
 //! After `length` all faults end and load stops; within `settle` all nodes must have converged.
 
 mod faults;
+mod members;
+mod restored;
+mod stranded;
 
 use crate::fault::{Fault, FaultEvent, FaultKind};
 use crate::history::AckFrom;
@@ -36,6 +39,8 @@ const WILD_CLOCK_LIMIT: Duration = Duration::from_hours(24);
 const CLOCK_LIMIT: Duration = Duration::from_secs(1);
 /// The same limit where one clock is wrong for a while: it leaves room for errors that a node must tolerate.
 const WRONG_CLOCK_LIMIT: Duration = Duration::from_secs(3);
+/// The same limit in a cluster into which a backup is restored: its records are from a run of minutes.
+const RESTORE_CLOCK_LIMIT: Duration = Duration::from_mins(5);
 /// The largest error of one clock while the others are right: all TTLs are shorter.
 const WRONG_CLOCK_MAX: Duration = Duration::from_hours(24 * 9);
 /// The longest jump of a clock.
@@ -67,11 +72,41 @@ pub struct Mix {
     pub range: u64,
 }
 
+/// A part of each period.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Turn {
+    /// The length of a period.
+    pub period: Duration,
+    /// When the turn begins in it.
+    pub from: Duration,
+    /// When it ends.
+    pub until: Duration,
+    /// The operations meanwhile.
+    pub mix: Mix,
+}
+
+impl Turn {
+    /// How long after `now` the turn goes on or begins; zero while it lasts.
+    pub fn wait(&self, now: Duration) -> Duration {
+        let nanos = u64::try_from(now.as_nanos() % self.period.as_nanos().max(1)).unwrap_or(0);
+        let into = Duration::from_nanos(nanos);
+        if into < self.until {
+            self.from.saturating_sub(into)
+        } else {
+            (self.period + self.from).saturating_sub(into)
+        }
+    }
+}
+
 /// One client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientPlan {
     /// Its operations.
     pub mix: Mix,
+    /// When it acts, and how; empty: always, by its mix.
+    pub turns: Vec<Turn>,
+    /// Its writes in a hundred that have a condition, if not as the plan says.
+    pub conditions: Option<u64>,
     /// The longest pause between an answer and the next request; the shortest is a millisecond, so that two
     /// operations of one client never end and begin at one instant.
     pub pause_max: Duration,
@@ -152,11 +187,14 @@ pub struct CutPlan {
 
 /// All decisions of a seed.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a property of a seed of its own")]
 pub struct Plan {
     /// The seed.
     pub seed: Seed,
-    /// Nodes in the cluster, 1 to 7.
+    /// Nodes in the cluster at the beginning, 1 to 7.
     pub nodes: u16,
+    /// Machines besides, which wait to join: numbered after the nodes.
+    pub spares: u16,
     /// When replicas sync.
     pub durability: DurabilityMode,
     /// The shortest and the longest delay of a message while no fault is active.
@@ -187,8 +225,14 @@ pub struct Plan {
     pub backups: Option<Backups>,
     /// Whether short partitions follow each other, so that some writes reach replicas between a promise and its record.
     pub has_late_writers: bool,
+    /// Whether ballots are stranded between their promises and their records.
+    pub strands_ballots: bool,
     /// Cuts that are taken under load. Most seeds have none.
     pub cuts: Vec<CutPlan>,
+    /// Whether the last cut is restored into another cluster afterwards.
+    pub is_restored: bool,
+    /// Whether this is that other cluster.
+    pub takes_backup: bool,
     /// The kinds of faults that this seed has.
     pub kinds: BTreeSet<FaultKind>,
     /// The faults, in the order in which they begin.
@@ -224,7 +268,7 @@ impl Plan {
             kinds = BTreeSet::from([FaultKind::Partition]);
         }
         let mut faults = if is_late {
-            faults::pulses(&mut late, nodes, length)
+            faults::short_faults(&mut late, nodes, length)
         } else {
             faults::faults(&mut seed.stream("faults"), nodes, length, &kinds)
         };
@@ -243,10 +287,19 @@ impl Plan {
             kinds.extend(wrong.iter().map(|event| event.kind));
             faults.extend(wrong);
         }
+        let mut changing = seed.stream("changes");
+        if changing.percent(50) {
+            kinds.insert(FaultKind::Change);
+            faults.extend(faults::changes(&mut changing, nodes, length));
+            if kinds.contains(&FaultKind::CrashPoint) {
+                faults.extend(faults::crashes_of_changes(&mut changing, nodes, length));
+            }
+        }
         faults.sort_by_key(|event| event.at);
-        Self {
+        let mut plan = Self {
             seed,
             nodes,
+            spares: 0,
             durability,
             latency: if is_late { LATE_LATENCY } else { (latency_min, latency_max) },
             clocks: clocks(&mut seed.stream("clocks"), nodes, &kinds),
@@ -261,27 +314,49 @@ impl Plan {
             counters: counters(&mut seed.stream("counters")),
             value_bytes_max,
             has_late_writers: is_late,
+            strands_ballots: false,
             backups: backups(&mut seed.stream("backups"), nodes, length, &kinds),
             cuts: cuts(&mut seed.stream("cuts"), length),
+            is_restored: false,
+            takes_backup: false,
             transfers_early: seed.stream("transfers").percent(50),
             proves_peers,
             length,
             settle: Duration::from_secs(30),
             faults,
             kinds,
+        };
+        let mut stranded = seed.stream("stranded ballots");
+        if is_contended && is_calm && !is_late && stranded.percent(60) {
+            stranded::strand(&mut plan, &mut stranded);
         }
+        let mut members = seed.stream("members");
+        let is_fit = nodes > 2 && !is_late && !plan.strands_ballots && plan.backups.is_none();
+        if is_fit && members.percent(35) {
+            members::come_and_go(&mut plan, &mut members);
+        }
+        // Versions of a clock with no known bound may be refused there.
+        plan.is_restored = !plan.cuts.is_empty() && plan.are_clocks_right();
+        plan
+    }
+
+    /// All machines: the nodes and the spares.
+    pub fn machines(&self) -> u16 {
+        self.nodes + self.spares
     }
 
     /// The bound on the clocks' errors; `None` where they have no known bound.
     pub fn clock_error(&self) -> Option<Duration> {
-        let is_wild =
-            self.kinds.contains(&FaultKind::ClockJump) || self.kinds.contains(&FaultKind::ClockDrift);
+        let is_wild = self.takes_backup
+            || self.kinds.contains(&FaultKind::ClockJump)
+            || self.kinds.contains(&FaultKind::ClockDrift);
         (!is_wild).then_some(CLOCK_ERROR)
     }
 
     /// How far ahead of a node's clock a timestamp is accepted.
     pub fn clock_limit(&self) -> Duration {
         match self.clock_error() {
+            None if self.takes_backup => RESTORE_CLOCK_LIMIT,
             None => WILD_CLOCK_LIMIT,
             Some(_) if self.kinds.contains(&FaultKind::WrongClock) => WRONG_CLOCK_LIMIT,
             Some(_) => CLOCK_LIMIT,
@@ -413,6 +488,8 @@ fn clients(stream: &mut Stream, nodes: u16, is_contended: bool) -> Vec<ClientPla
     let (count, pause_max) = if is_contended { ((6, 12), 10) } else { ((1, 8), 200) };
     (0..stream.between(count.0, count.1))
         .map(|_| ClientPlan {
+            turns: Vec::new(),
+            conditions: None,
             mix: stream.weighted(&mixes).copied().unwrap_or(fallback),
             pause_max: Duration::from_millis(stream.between(2, pause_max)),
             home: stream.percent(30).then(|| stream.between_u16(0, nodes - 1)),
@@ -520,6 +597,9 @@ impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "plan of seed {}", self.seed.0)?;
         writeln!(f, "  nodes      {}", self.nodes)?;
+        if self.spares > 0 {
+            writeln!(f, "  spares     {}", self.spares)?;
+        }
         writeln!(f, "  durability {}", kvorum_server::node::durability_name(self.durability))?;
         writeln!(f, "  length     {:.3} s", self.length.as_secs_f64())?;
         writeln!(f, "  latency    {:?} to {:?}", self.latency.0, self.latency.1)?;
@@ -530,9 +610,12 @@ impl fmt::Display for Plan {
             let Mix { get, head, put, delete, range } = plan.mix;
             let home = plan.home.map_or("any node".to_owned(), |node| format!("node {node}"));
             let pause = plan.pause_max;
+            let turns: Vec<String> =
+                plan.turns.iter().map(|turn| format!(" {:?}..{:?}", turn.from, turn.until)).collect();
+            let turns = if turns.is_empty() { String::new() } else { format!(", acts in{}", turns.concat()) };
             writeln!(
                 f,
-                "  client     {client} asks {home}, pauses up to {pause:?}, GET {get} HEAD {head} PUT {put} DELETE {delete} RANGE {range}"
+                "  client     {client} asks {home}, pauses up to {pause:?}, GET {get} HEAD {head} PUT {put} DELETE {delete} RANGE {range}{turns}"
             )?;
         }
         let plain = self.keys.iter().filter(|key| key.replicas.is_empty()).count();
@@ -670,7 +753,7 @@ mod tests {
             for replicas in named.chain([plan.default_replicas()]) {
                 assert!(1 <= replicas.ack && replicas.ack <= replicas.from && replicas.from <= plan.nodes);
             }
-            assert!((1..=12).contains(&plan.clients.len()) && (1..=7).contains(&plan.nodes));
+            assert!((1..=26).contains(&plan.clients.len()) && (1..=7).contains(&plan.nodes));
             assert!(plan.clients.iter().all(|client| client.home.is_none_or(|home| home < plan.nodes)));
             let keys: BTreeSet<_> = plan.keys.iter().map(|key| &key.key).collect();
             assert_eq!(keys.len(), plan.keys.len());
@@ -692,7 +775,7 @@ mod tests {
                 DurabilityMode::Interval(_) => 1,
                 DurabilityMode::Os => 2,
             });
-            calm += usize::from(plan.faults.is_empty());
+            calm += usize::from(plan.faults.iter().all(|event| !event.kind.disturbs()));
             ttl += usize::from(plan.ttl.is_some());
         }
         assert_eq!(kinds.len(), FaultKind::ALL.len());

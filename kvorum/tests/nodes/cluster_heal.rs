@@ -166,13 +166,13 @@ fn lacking_most_is_brought_by_transfers() {
     cluster.start_node(2);
     let sum = |name: &str| (0..3).map(|node| cluster.metric(node, name)).sum::<u64>();
     wait_until("no mark is left", || sum("kvorum_partitions_to_repair") == 0);
-    let alike = begun.elapsed();
+    let in_sync = begun.elapsed();
     let copies = cluster.copies();
     let (transfers, moved) = (sum("kvorum_repair_transfers_total"), repaired(&cluster, 0..3));
     let lacked = copies.values().filter(|held| held.contains_key(&2)).count() as u64;
     println!(
-        "{transfers} transfers, {moved} records moved of {lacked}, alike after {} ms",
-        alike.as_millis()
+        "{transfers} transfers, {moved} records moved of {lacked}, in sync after {} ms",
+        in_sync.as_millis()
     );
     assert!(transfers > 0, "no transfer");
     assert!(moved >= lacked && moved <= lacked + lacked / 2, "{moved} moved of {lacked}");
@@ -264,15 +264,15 @@ fn absence_beyond_all_hints() {
             thread::sleep(Duration::from_millis(200));
         }
     }
-    wait_until("all nodes are alike and what was deleted is gone", is_healed);
-    let alike = begun.elapsed();
+    wait_until("all nodes are in sync and what was deleted is gone", is_healed);
+    let in_sync = begun.elapsed();
     println!(
-        "figures: an absence of {} ms: {writes} writes, {} deletions, {hinted} hints; ready after {} ms, alike and purged after \
+        "figures: an absence of {} ms: {writes} writes, {} deletions, {hinted} hints; ready after {} ms, in sync and purged after \
          {} ms, {} records moved by repair",
         away.as_millis(),
         writes / 4,
         ready.as_millis(),
-        alike.as_millis(),
+        in_sync.as_millis(),
         repaired(&cluster, 0..3) - before
     );
     let copies = cluster.copies();

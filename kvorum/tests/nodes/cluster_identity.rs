@@ -1,7 +1,7 @@
 //! The owner of a data directory: exchanged, copied and restored directories, and two clusters that meet.
 
 use bytes::Bytes;
-use kvorum_server::peer::PROTOCOL;
+use kvorum_server::peer::{PROTOCOL, PROTOCOL_OLDEST, Protocols};
 use kvorum_server::storage::lsm::{LsmConfig, LsmEngine};
 use kvorum_server::storage::{Change, Durability, Engine, Keyspace, format};
 use kvorum_testkit::cluster::{Cluster, Launch};
@@ -262,14 +262,14 @@ fn wrong_list_is_refused_with_its_urls() {
 #[test]
 fn version_before_is_refused_in_words() {
     let cluster = Cluster::start(2);
-    let before = PROTOCOL - 1;
+    let before = PROTOCOL_OLDEST - 1;
     let headers = format!(
         "Connection: Upgrade\r\nUpgrade: kvorum-peer\r\nKvorum-Protocol: {before}\r\nKvorum-Cluster: kvorum\r\n"
     );
     let mut connection = Connection::open(cluster.address(0), Duration::from_secs(5)).unwrap();
     let answer = connection.exchange(GET, "/v0/peer", &headers, None).unwrap();
     assert_eq!(answer.status, 400, "{answer:?}");
-    let expect = format!("version {PROTOCOL} at the node that says this, {before} at the other");
+    let expect = format!("version {} at the node that says this, {before} at the other", Protocols::SPOKEN);
     assert!(answer.text().contains(&expect), "{answer:?}");
 }
 
@@ -288,7 +288,7 @@ fn all_nodes_show_the_same_configuration() {
         (0..3).all(|node| !show(node, &[]).contains("unknown"))
     });
     let page = show(0, &[]);
-    assert!(page.starts_with("epoch 0 stable cluster ") && page.lines().count() == 4, "{page}");
+    assert!(page.starts_with("epoch 0 stable level 0 cluster ") && page.lines().count() == 4, "{page}");
     assert!((1..3).all(|node| show(node, &[]) == page), "{page}");
     let body: serde_json::Value = serde_json::from_str(&show(1, &["--json"])).unwrap();
     assert!(page.contains(body["hash"].as_str().unwrap()), "{page} {body}");

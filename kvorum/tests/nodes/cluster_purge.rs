@@ -66,7 +66,7 @@ fn assert_gone(cluster: &Cluster, name: &str) {
 
 /// Waits until every node has led `rounds` more rounds.
 fn pass_rounds(cluster: &Cluster, nodes: &[usize], rounds: u64) {
-    let led = |node: &usize| cluster.metric(*node, "kvorum_settle_rounds_total");
+    let led = |node: &usize| cluster.metric(*node, "kvorum_tombstone_gc_rounds_total");
     let before: Vec<u64> = nodes.iter().map(led).collect();
     wait_until("rounds pass", || {
         nodes.iter().zip(&before).all(|(node, before)| led(node) >= before + rounds)

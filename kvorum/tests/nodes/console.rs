@@ -1,11 +1,12 @@
 //! Goal: the console shows a cluster as it is, and everything on its pages works, with hostile keys and values.
 //! Method: three real nodes and a headless Chromium that uses the pages.
 
-use kvorum_testkit::PATIENCE;
 use kvorum_testkit::cluster::Cluster;
+use kvorum_testkit::disk::Mounted;
 use kvorum_testkit::http::Connection;
 use kvorum_testkit::node::Node;
 use kvorum_testkit::process::{finish, kvorum, run};
+use kvorum_testkit::{PATIENCE, skip, wait_until};
 use std::process::Command;
 use tempfile::TempDir;
 
@@ -33,6 +34,26 @@ fn console_is_used_in_a_browser() {
     use_console(&cluster.url(0), &["^3 of 3 nodes up"]);
     cluster.kill9(2);
     use_console(&cluster.url(0), &["^2 of 3 nodes up.*have a quorum"]);
+}
+
+/// Only the node itself knows that its disk is full: the pages of the others show it, too, as `kvorum status` does.
+#[test]
+fn console_shows_what_other_nodes_say_of_themselves() {
+    let disk = match Mounted::tmpfs(64) {
+        Ok(disk) => disk,
+        Err(reason) => return skip("console_shows_what_other_nodes_say_of_themselves", &reason),
+    };
+    let mut cluster = Cluster::new(3, &["--memory-budget", "16MiB"]);
+    cluster.set_data_dir(1, disk.data_dir());
+    cluster.start_all();
+    disk.fill(0);
+    wait_until("the full disk is noticed", || {
+        let _ = cluster.try_ask(1, "PUT", "/v0/entity?id=k&replicas=3/3", Some(&vec![0; 65_536]));
+        cluster.ask(1, "GET", "/v0/status", None).text().contains("disk-full")
+    });
+    let alarm =
+        format!("critical disk-full: the disk of {} is full.*Free space on the file system", cluster.url(1));
+    use_console(&cluster.url(0), &["--alarm", &alarm, &format!("{}disk-full", cluster.url(1))]);
 }
 
 /// Without a token the page shows what anybody may see, says what it lacks, and changes nothing.

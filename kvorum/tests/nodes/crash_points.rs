@@ -81,7 +81,7 @@ const UNREADABLE: &[Point] =
 const DAMAGED: &[Point] = &[Point::AsideBegun];
 
 /// Points that a node of a cluster reaches once it has written some thousand keys.
-const FOLDING: &[Point] = &[Point::FoldBefore, Point::FoldAfter];
+const FOLDING: &[Point] = &[Point::IndexFlushBefore, Point::IndexFlushAfter];
 
 const ARGUMENTS: &[&str] = &["--memory-budget", "16MiB"];
 
@@ -91,7 +91,8 @@ fn every_point_is_reached_somewhere() {
     let alone = [NEW, AGAIN, LOADED, INTERVAL, CLOSING, Point::REOPENING];
     let clustered =
         [NEW_CLUSTER, UNCLEAN, AWAY, BACK, FOLDING, Point::PURGING, Point::ADOPTING, UNREADABLE, DAMAGED];
-    let lists = alone.into_iter().chain(clustered);
+    // Those of `membership.rs`.
+    let lists = alone.into_iter().chain(clustered).chain([Point::DECIDING, Point::MOVING]);
     let reached: BTreeSet<Point> = lists.flatten().copied().collect();
     let all: BTreeSet<Point> = Point::ALL.iter().copied().collect();
     assert_eq!(reached, all);

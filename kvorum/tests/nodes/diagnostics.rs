@@ -349,6 +349,8 @@ fn keep_busy(cluster: &Cluster, turn: usize) {
 fn parts_that_cannot_be_started_again_end_the_process() {
     let parts =
         Part::ALL.iter().filter(|part| matches!(part.at_end(), AtEnd::StopNode | AtEnd::DoneOrStopNode));
+    // Only a node that waits has it: the next test.
+    let parts = parts.filter(|part| **part != Part::Join);
     let lose = |part: Part| {
         let mut cluster = cluster_that_loses(part);
         let address = cluster.address(0);
@@ -390,6 +392,19 @@ fn parts_that_cannot_be_started_again_end_the_process() {
         wait_until_all_confirm(&cluster, 0);
     };
     for_each_part(parts, lose);
+}
+
+/// Goal: the same for the thread of a node that waits to join a cluster. Method: it is made to panic while the node waits.
+#[test]
+fn a_waiting_node_ends_with_its_thread() {
+    let mut cluster = Cluster::new(4, &["--memory-budget", "16MiB"]);
+    let environment = vec![("KVORUM_CRASH_AT".to_owned(), format!("panic-in-{}:3", Part::Join.name()))];
+    cluster.set_launch(3, Launch { joins: vec![cluster.url(0)], environment, ..Launch::default() });
+    (0..4).for_each(|node| cluster.spawn(node));
+    wait_until("the process ends", || !cluster.is_alive(3));
+    let log = cluster.log(3);
+    assert_eq!(cluster.exit_code(3), Some(3), "{log}");
+    assert!(log.contains("panics as a test wants") && log.contains("cannot serve any more"), "{log}");
 }
 
 /// Goal: a task or thread that may be started again is, and the node works as before. Method: each such part

@@ -114,6 +114,18 @@ fn promtool_accepts_the_alerts() {
     }
 }
 
+/// A killed node, a full disk and a clock that is 30 s ahead raise the alerts of that node and no others: the states are in
+/// `deploy/alerts_test.yml`, and `promtool` evaluates the rules.
+#[test]
+fn promtool_raises_the_right_alerts() {
+    let path = deploy("alerts_test.yml");
+    let arguments = ["test", "rules", path.to_str().unwrap()];
+    if let Some(tested) = promtool("promtool_raises_the_right_alerts", &arguments, "") {
+        let (said, why) = (String::from_utf8_lossy(&tested.stdout), String::from_utf8_lossy(&tested.stderr));
+        assert!(tested.status.success(), "{said}{why}");
+    }
+}
+
 /// Every line of a page of metrics belongs to its format, and no series is there twice.
 #[track_caller]
 fn assert_page(page: &str, is_open: bool) {

@@ -82,8 +82,10 @@ fn traces_reach_the_collector() {
     assert_eq!(send("GET", &parent(&refused, "00"), None), 200);
     assert_eq!(send("GET", "Connection: close\r\n", None), 200);
     assert_eq!(send("GET", &parent(&read, "01"), None), 200);
-    wait_until("the collector has both traces", || {
-        !collector.trace(&written).is_empty() && !collector.trace(&read).is_empty()
+    // The other nodes send their spans by themselves, and may be first.
+    wait_until("the collector has both requests", || {
+        !named(&collector.trace(&written), "PUT /v0/entity").is_empty()
+            && !named(&collector.trace(&read), "GET /v0/entity").is_empty()
     });
     let spans = collector.trace(&written);
     let request = named(&spans, "PUT /v0/entity")[0];
@@ -95,7 +97,14 @@ fn traces_reach_the_collector() {
     let instance = request["resource"]["attributes"].as_array().unwrap();
     assert!(instance.iter().any(|one| one["value"]["stringValue"] == *cluster.url(0)), "{instance:?}");
     // One commit here, one call of each of the others, all within the request.
-    let (commits, calls) = (named(&spans, "commit"), named(&spans, "apply"));
+    let of_this = |name: &str| {
+        let mut found = named(&spans, name);
+        found.retain(|span| {
+            span["resource"] == request["resource"] && span["parentSpanId"] == request["spanId"]
+        });
+        found
+    };
+    let (commits, calls) = (of_this("commit"), of_this("apply"));
     assert_eq!((commits.len(), calls.len()), (1, 2), "{spans:#?}");
     assert_eq!(attribute(commits[0], "kvorum.node")["stringValue"], *cluster.url(0));
     let time = |span: &Value, name: &str| span[name].as_str().unwrap().parse::<u128>().unwrap();
@@ -106,11 +115,79 @@ fn traces_reach_the_collector() {
     }
     assert!(!named(&collector.trace(&read), "get").is_empty());
     // Neither the one whose caller said no, nor the one without a caller and with no chance.
-    let all = collector.spans.lock().unwrap().iter().filter(|span| span["kind"] == 2).count();
+    let is_request = |span: &&Value| span["name"].as_str().unwrap().ends_with("/v0/entity");
+    let all = collector.spans.lock().unwrap().iter().filter(is_request).count();
     assert_eq!(all, 2);
     assert!(collector.trace(&refused).is_empty());
     let metrics = cluster.ask(0, "GET", "/metrics", None);
     assert!(metrics.text().contains("kvorum_traces_total{result=\"sent\"} 2"), "{}", metrics.text());
+}
+
+/// Goal: one PUT is one tree at the collector: the request, its calls of replicas, and the commit at each of them, also in the
+/// other nodes. Method: three nodes with one collector, a PUT that all three must confirm, an addition, which is a ballot.
+#[test]
+fn called_nodes_add_their_spans() {
+    let collector = Collector::start("200 OK");
+    let mut cluster = Cluster::new(3, &["--trace-endpoint", &collector.url, "--trace-sample", "0"]);
+    cluster.start_all();
+    cluster.wait_until_connected();
+    let send = |method: &str, query: &str, trace: &str, body: Option<&[u8]>| {
+        let mut connection = Connection::open(cluster.address(0), PATIENCE).unwrap();
+        let target = format!("/v0/entity?replicas=3/3&{query}");
+        connection.exchange(method, &target, &parent(trace, "01"), body).unwrap().status
+    };
+    let (put, added) = ("4".repeat(32), "5".repeat(32));
+    assert_eq!(send("PUT", "id=a", &put, Some(b"x")), 201);
+    assert_eq!(send("POST", "id=n&add=5", &added, None), 200);
+    let node_of = |span: &Value| {
+        let attributes = span["resource"]["attributes"].as_array().unwrap();
+        let id = attributes.iter().find(|one| one["key"] == "service.instance.id").unwrap();
+        id["value"]["stringValue"].as_str().unwrap().to_owned()
+    };
+    let served = |trace: &str, name: &str| {
+        let spans = collector.trace(trace);
+        let of_kind = |kind: u64| {
+            named(&spans, name).into_iter().filter(|span| span["kind"] == kind).cloned().collect::<Vec<_>>()
+        };
+        (of_kind(3), of_kind(2))
+    };
+    let are_there = || {
+        let called = (served(&put, "apply").1.len(), served(&added, "prepare").1.len());
+        let asked = (served(&put, "PUT /v0/entity").1.len(), served(&added, "POST /v0/entity").1.len());
+        called == (2, 2) && asked == (1, 1)
+    };
+    wait_until("all nodes have sent their spans", are_there);
+    // The request, the calls that it makes, what the called nodes do within them, and the parts of each commit.
+    let spans = collector.trace(&put);
+    let request = named(&spans, "PUT /v0/entity")[0];
+    let (calls, remote) = served(&put, "apply");
+    assert!(calls.iter().all(|call| call["parentSpanId"] == request["spanId"]), "{spans:#?}");
+    let within = |parent: &Value, name: &str| {
+        let mut found = named(&spans, name);
+        found.retain(|span| span["parentSpanId"] == parent["spanId"]);
+        assert_eq!(found.len(), 1, "{name} within {parent:#}\n{spans:#?}");
+        found[0]
+    };
+    for call in &calls {
+        let there = remote.iter().find(|there| there["parentSpanId"] == call["spanId"]).unwrap();
+        assert_ne!(node_of(there), node_of(request));
+        let commit = within(there, "commit");
+        for part in ["queue", "sync"] {
+            assert_eq!(node_of(within(commit, part)), node_of(there));
+        }
+    }
+    let own = within(request, "commit");
+    for part in ["queue", "sync"] {
+        assert_eq!(node_of(within(own, part)), node_of(request));
+    }
+    let ids: std::collections::BTreeSet<_> = spans.iter().map(|span| span["spanId"].to_string()).collect();
+    assert_eq!(ids.len(), spans.len(), "each span has an id of its own");
+    // A promise is a commit, too.
+    let spans = collector.trace(&added);
+    let (_, promised) = served(&added, "prepare");
+    for there in promised {
+        assert!(named(&spans, "commit").iter().any(|commit| commit["parentSpanId"] == there["spanId"]));
+    }
 }
 
 /// Without a caller's word, chance decides: with 1 each request is traced.

@@ -15,7 +15,7 @@ use crate::canary::{self, Canary};
 use crate::coordinator::calls::{Calls, Cause};
 use crate::peer::{Reply, Request, StretchRow, Timestamp};
 use crate::replica::{Floor, ReplicaError, Row};
-use kvorum_core::{Key, NodeIndex, Record, Value};
+use kvorum_core::{Key, Record, Slot, Value};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -101,10 +101,10 @@ impl Puller {
         loop {
             let part = self.part(&partitions, after).await?;
             let is_end = part.last.is_none();
-            part.records.into_iter().for_each(|row| piles.add(row.settled.0, row.key, row.record));
-            while let Some((settled, records)) = piles.take(is_end) {
+            part.records.into_iter().for_each(|row| piles.add(row.agreed.0, row.key, row.record));
+            while let Some((agreed, records)) = piles.take(is_end) {
                 let puller = self.clone();
-                calls.push(self.index, async move { puller.take_records(settled, records).await });
+                calls.push(self.index, async move { puller.take_records(agreed, records).await });
                 if calls.nodes().count() >= IN_FLIGHT_MAX
                     && let Some((_, outcome)) = calls.next().await
                 {
@@ -145,26 +145,26 @@ impl Comparisons {
     /// at `index`.
     pub(crate) async fn part_for(
         &self,
-        index: NodeIndex,
+        index: Slot,
         partitions: &[u16],
         after: Option<Key>,
         bytes: u32,
     ) -> Result<Part, ReplicaError> {
-        // Read the floors before the records: they are then at least as settled.
+        // Read the floors before the records: they are then at least as recent.
         let floors = self.replica.believed_floors().unwrap_or_default();
-        let (cluster, timestamps) = (Arc::clone(&self.cluster), Arc::clone(&self.timestamps));
+        let (view, timestamps) = (self.cluster.view(), Arc::clone(&self.timestamps));
         let wanted = partitions.to_vec();
         let pick = move |key: &Key, row: Row<'_>| {
-            let partition = cluster.partition_of(key);
+            let partition = view.partition_of(key);
             if wanted.binary_search(&partition.0).is_err() {
                 return Ok(None);
             }
             let record = row.record()?;
             let floor = floors.get(usize::from(partition.0)).copied().unwrap_or_default();
-            let rank = cluster.rank_of(partition, index).unwrap_or(u16::MAX);
+            let rank = view.rank_of(partition, index).unwrap_or(u16::MAX);
             let is_wanted = belongs(&record, rank) && !is_purged(&record, floor);
             let is_believed = timestamps.check(record.version.clock()).is_ok();
-            let row = || StretchRow { settled: Timestamp(floor.settled), key: key.clone(), record };
+            let row = || StretchRow { agreed: Timestamp(floor.agreed), key: key.clone(), record };
             Ok((is_wanted && is_believed).then(row))
         };
         let stretch = self.replica.stretch(after, bytes.into(), pick).await?;
@@ -184,7 +184,7 @@ fn is_purged(record: &Record, floor: Floor) -> bool {
     record.value == Value::Tombstone && record.version.clock() <= floor.purged
 }
 
-/// Records that wait for a batch, by the timestamp up to which their partitions had settled: a batch has one for all.
+/// Records that wait for a batch, by the timestamp up to which their partitions had agreed: a batch has one for all.
 #[derive(Default)]
 struct Piles {
     piles: BTreeMap<u64, Vec<(Key, Record)>>,
@@ -192,15 +192,15 @@ struct Piles {
 }
 
 impl Piles {
-    fn add(&mut self, settled: u64, key: Key, record: Record) {
-        self.piles.entry(settled).or_default().push((key, record));
+    fn add(&mut self, agreed: u64, key: Key, record: Record) {
+        self.piles.entry(agreed).or_default().push((key, record));
         self.count += 1;
     }
 
     /// Takes a batch if one is full, if too many records wait, or, at the end (`is_end`), if any record waits.
     fn take(&mut self, is_end: bool) -> Option<(u64, Vec<(Key, Record)>)> {
-        let (settled, pile) = self.piles.iter_mut().max_by_key(|(_, pile)| pile.len())?;
-        let (settled, mut bytes, mut length) = (*settled, 0, 0);
+        let (agreed, pile) = self.piles.iter_mut().max_by_key(|(_, pile)| pile.len())?;
+        let (agreed, mut bytes, mut length) = (*agreed, 0, 0);
         while length < pile.len().min(BATCH_LEN_MAX) && bytes < BATCH_BYTES_MAX as usize {
             bytes += pile.get(length).map_or(0, |(key, record)| key.as_ref().len() + record.value_bytes());
             length += 1;
@@ -212,10 +212,10 @@ impl Piles {
         let rest = pile.split_off(length);
         let batch = std::mem::replace(pile, rest);
         if pile.is_empty() {
-            self.piles.remove(&settled);
+            self.piles.remove(&agreed);
         }
         self.count -= batch.len();
-        Some((settled, batch))
+        Some((agreed, batch))
     }
 }
 
@@ -249,12 +249,12 @@ mod tests {
         let mut piles = Piles::default();
         let (mut came, mut added) = (BTreeSet::new(), 0u64);
         let mut take = |piles: &mut Piles, is_end| {
-            while let Some((settled, records)) = piles.take(is_end) {
+            while let Some((agreed, records)) = piles.take(is_end) {
                 assert!(!records.is_empty() && records.len() <= BATCH_LEN_MAX);
                 let bytes: usize = records.iter().map(|(_, record)| record.value_bytes()).sum();
                 assert!(records.len() == 1 || bytes < 2 * BATCH_BYTES_MAX as usize, "{bytes}");
                 for (key, record) in records {
-                    assert_eq!(record.version.clock() % 40, settled);
+                    assert_eq!(record.version.clock() % 40, agreed);
                     assert!(came.insert(key));
                 }
             }

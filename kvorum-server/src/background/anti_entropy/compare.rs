@@ -12,7 +12,7 @@ use super::{Comparisons, Puller};
 use crate::background::anti_entropy::sync::CALL_TIMEOUT;
 use crate::coordinator::calls::Cause;
 use crate::peer::{Reply, Request};
-use kvorum_core::{NodeIndex, Partition};
+use kvorum_core::{Partition, Slot};
 use std::collections::BTreeMap;
 
 /// Two replicas' digests of a partition in which they differ.
@@ -51,22 +51,22 @@ impl Puller {
 
 impl Comparisons {
     /// The digests, by partition, of the groups whose sums differ from the `sums` of the node at `index`.
-    pub(crate) fn compared(&self, index: NodeIndex, sums: &[u64]) -> Vec<(u16, u64)> {
+    pub(crate) fn compared(&self, index: Slot, sums: &[u64]) -> Vec<(u16, u64)> {
         unlike_stretches(&self.digests_with(index), sums)
     }
 
     /// The digests of all partitions, over the records that this node shares with the node at `index`.
-    fn digests_with(&self, index: NodeIndex) -> Vec<u64> {
+    fn digests_with(&self, index: Slot) -> Vec<u64> {
         (0..self.partition_count()).map(|partition| self.digest_with(index, Partition(partition))).collect()
     }
 
     /// The digest of `partition` over the records that this node shares with the node at `index`; 0 without digests.
-    fn digest_with(&self, index: NodeIndex, partition: Partition) -> u64 {
+    fn digest_with(&self, index: Slot, partition: Partition) -> u64 {
         self.replica.digests().map_or(0, |digests| digests.shared(partition, self.rank_max(index, partition)))
     }
 
     pub(crate) fn partition_count(&self) -> u16 {
-        u16::try_from(1u32 << self.cluster.topology().partition_bits()).unwrap_or(u16::MAX)
+        u16::try_from(1u32 << self.cluster.partition_bits()).unwrap_or(u16::MAX)
     }
 }
 

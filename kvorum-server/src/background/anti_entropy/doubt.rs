@@ -1,6 +1,6 @@
-//! Floors of other nodes: the consequences if another node has sealed further than this store has settled.
+//! Floors of other nodes: the consequences if another node has sealed further than this store has agreed.
 //!
-//! A node seals only up to where all nodes have settled. So a store that has settled less than another node has sealed
+//! A node seals only up to where all nodes have agreed. So a store that has agreed less than another node has sealed
 //! is not the store that confirmed it: it is older (a restored backup), or new. A row below that point may have been
 //! purged everywhere else, or be all that is left of an acknowledged write; a timestamp cannot tell which.
 //!
@@ -12,7 +12,7 @@ use super::Comparisons;
 use crate::canary::{self, Canary};
 use crate::cluster::VotesVerdict;
 use crate::replica::{Floor, FloorStep, ReplicaError, SealedWord, Vote};
-use kvorum_core::{NodeIndex, Partition};
+use kvorum_core::{Partition, Slot};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -21,16 +21,16 @@ impl Comparisons {
     /// is never used this way: its sender cannot be verified.
     pub(crate) async fn meet_floor(
         &self,
-        index: NodeIndex,
+        index: Slot,
         partition: Partition,
         theirs: Floor,
     ) -> Result<(), ReplicaError> {
         let ours = self.replica.floor(partition);
         let partitions: Arc<[u16]> = Arc::from([partition.0]);
-        if theirs.sealed > ours.settled {
+        if theirs.sealed > ours.agreed {
             return self.doubt(index, vec![(partition, theirs.sealed)]).await;
         }
-        // All nodes have settled that far, including this store: it may follow by itself.
+        // All nodes have agreed that far, including this store: it may follow by itself.
         if theirs.sealed > ours.sealed {
             let step = FloorStep::Seal { upto: theirs.sealed, partitions: Arc::clone(&partitions) };
             self.replica.step(step).await?;
@@ -46,12 +46,8 @@ impl Comparisons {
         Ok(())
     }
 
-    /// Notes that the node at `index` has sealed further than this store has settled.
-    pub(crate) async fn doubt(
-        &self,
-        index: NodeIndex,
-        words: Vec<(Partition, u64)>,
-    ) -> Result<(), ReplicaError> {
+    /// Notes that the node at `index` has sealed further than this store has agreed.
+    pub(crate) async fn doubt(&self, index: Slot, words: Vec<(Partition, u64)>) -> Result<(), ReplicaError> {
         let word = |(partition, upto)| {
             let rank = self.rank_of(index, partition);
             SealedWord { partition: partition.0, rank, upto }
@@ -64,15 +60,15 @@ impl Comparisons {
             let floors = words.iter().map(|word| (word.partition, word.upto)).collect();
             return self.replica.step(FloorStep::Adopt { floors }).await.map(drop);
         }
-        if self.cluster.roster().verdict() != VotesVerdict::Lacks {
+        if self.cluster.registry().verdict() != VotesVerdict::Lacks {
             tracing::warn!(
                 partitions = words.len(),
                 node = self.cluster.url_of(index),
-                "another node has purged records that this store never heard of: this store is an older copy; it is \
-                 not quorum-eligible until it has been compared with all nodes"
+                "another node has purged records that this store never heard of: this store is new, or an older copy; it \
+                 is not quorum-eligible until it has been compared with all nodes"
             );
             // From now on, even if the loss cannot be stored on disk.
-            self.cluster.roster().lose();
+            self.cluster.registry().lose();
             self.cluster.note_change();
             self.replica.store_votes(Vote::No).await?;
         }
@@ -84,7 +80,7 @@ impl Comparisons {
                 partition,
                 rank,
                 upto,
-                "another node has sealed further than this store has settled"
+                "another node has sealed further than this store has agreed"
             );
         }
         self.replica.step(FloorStep::Doubt { words: words.into() }).await?;
@@ -126,7 +122,7 @@ impl Comparisons {
 
     /// Restarts all comparisons of a refill, because what they have shown no longer counts.
     fn begin_again(&self) {
-        self.mending.begin_again();
+        self.damage_repair.begin_again();
         self.progress.forget_refill();
     }
 }

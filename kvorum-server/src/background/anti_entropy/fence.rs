@@ -8,7 +8,7 @@ use super::Puller;
 use super::sync::CALL_TIMEOUT;
 use crate::coordinator::calls::Cause;
 use crate::peer::{Reply, Request, Timestamp};
-use kvorum_core::NodeIndex;
+use kvorum_core::Slot;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -22,7 +22,7 @@ pub(super) struct RefillFence {
 #[derive(Debug, Default)]
 struct State {
     /// By node, a timestamp that no ballot which it has stamped is above. Read after the promises were lost.
-    met: BTreeMap<NodeIndex, u64>,
+    met: BTreeMap<Slot, u64>,
     /// The highest of all, once every node has said it.
     word: Option<u64>,
 }
@@ -38,12 +38,12 @@ impl RefillFence {
         *self.lock() = State::default();
     }
 
-    fn knows(&self, index: NodeIndex) -> bool {
+    fn knows(&self, index: Slot) -> bool {
         self.lock().met.contains_key(&index)
     }
 
     /// Notes the clock of the node at `index`. `others` are all that must be known, `own` is this node's.
-    fn note(&self, index: NodeIndex, met: u64, others: &[NodeIndex], own: u64) {
+    fn note(&self, index: Slot, met: u64, others: &[Slot], own: u64) {
         let mut state = self.lock();
         state.met.entry(index).or_insert(met);
         if state.word.is_none() && others.iter().all(|other| state.met.contains_key(other)) {
@@ -61,7 +61,7 @@ impl Puller {
     pub(super) async fn fence(&self) -> bool {
         let shared = &self.own.shared;
         let fence = &shared.background.anti_entropy.progress.fence;
-        let others: Vec<NodeIndex> = shared.cluster.others().collect();
+        let others: Vec<Slot> = shared.cluster.others().collect();
         for other in &others {
             if fence.word().is_none() && !fence.knows(*other) && self.own.is_ready(*other) {
                 self.tell_fence(*other, 0, &others).await;
@@ -74,7 +74,7 @@ impl Puller {
     }
 
     /// Has the node at `index` fence ballots up to `upto`, and notes its clock. Returns whether it did.
-    async fn tell_fence(&self, index: NodeIndex, upto: u64, others: &[NodeIndex]) -> bool {
+    async fn tell_fence(&self, index: Slot, upto: u64, others: &[Slot]) -> bool {
         let shared = &self.own.shared;
         let Some(link) = self.own.link(index) else { return false };
         let cause = match link.call(&Request::Fence { upto: Timestamp(upto) }, CALL_TIMEOUT).await {
@@ -99,7 +99,7 @@ mod tests {
     #[test]
     fn the_word_covers_all_members() {
         let fence = RefillFence::default();
-        let (a, b) = (NodeIndex(0), NodeIndex(2));
+        let (a, b) = (Slot(0), Slot(2));
         fence.note(a, 7, &[a, b], 9);
         assert_eq!((fence.word(), fence.knows(a), fence.knows(b)), (None, true, false));
         fence.note(b, 8, &[a, b], 5);

@@ -21,16 +21,19 @@ pub(crate) mod sync;
 
 use crate::background::anti_entropy::bulk::{Lacking, Transferring, is_worth};
 use crate::background::anti_entropy::compare::Unlike;
-use crate::background::repair_damage::{Beginning, Mending};
+use crate::background::repair_damage::{Beginning, DamageRepair};
 use crate::background::tombstone_gc::Purges;
 use crate::background::worker::{Control, Work, Worker};
 use crate::background::workers::WorkerId;
 use crate::clock::TimestampBound;
-use crate::cluster::{Cluster, VotesVerdict};
+use crate::cluster::{Cluster, SlotTable, VotesVerdict};
 use crate::coordinator::calls::{Calls, Cause};
 use crate::coordinator::{Coordinator, Shared};
+use crate::crash::{self, Point};
 use crate::replica::{Digests, Hints, Replica, Vote};
-use kvorum_core::{NodeIndex, Partition};
+use kvorum_core::agreement::Epoch;
+use kvorum_core::{NodeId, Partition, Slot};
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -65,7 +68,7 @@ pub struct Comparisons {
     pub(super) timestamps: Arc<TimestampBound>,
     pub(super) replica: Replica,
     pub(super) hints: Hints,
-    pub(super) mending: Arc<Mending>,
+    pub(super) damage_repair: Arc<DamageRepair>,
     pub(super) purges: Arc<Purges>,
     pub(super) transferring: Transferring,
     /// What they have found and brought.
@@ -85,19 +88,23 @@ pub struct Progress {
     pub pulled: AtomicU64,
     /// Rows in doubt that were dropped: a replica that must have held them does not have them any more.
     pub outlived_dropped: AtomicU64,
+    /// Records that were dropped because other nodes own them now.
+    pub unowned_dropped: AtomicU64,
     /// Rows kept although nodes that do not hold them had purged past them: all their replicas are older copies.
     pub kept_in_doubt: AtomicU64,
     /// Walks through another node's store, because this one lacked most of what it ought to hold.
     pub bulk_syncs: AtomicU64,
     /// By node, the partitions that differed in the latest comparison.
-    differing_from: Vec<AtomicU64>,
+    differing_from: SlotTable<AtomicU64>,
     // Guards the nodes that a store under refill has been compared with. Held for an insertion.
-    refilled_from: Mutex<BTreeSet<NodeIndex>>,
+    refilled_from: Mutex<BTreeSet<Slot>>,
     /// The fence of a refill under way.
     fence: fence::RefillFence,
     // Guards the nodes that this store has been compared with since it was opened after an unclean shutdown. Held for
     // an insertion.
-    compared_since_start: Mutex<BTreeSet<NodeIndex>>,
+    compared_since_start: Mutex<BTreeSet<Slot>>,
+    // Guards the nodes from which this store has taken all that it lacks in this epoch. Held for an insertion or a copy.
+    compared_in: Mutex<(Epoch, BTreeSet<NodeId>)>,
     // Held by the comparison that is under way, for its whole length: one at a time fetches no record twice.
     comparing: tokio::sync::Mutex<()>,
     /// The most partitions that a refill under way has had to sync at any time.
@@ -105,13 +112,29 @@ pub struct Progress {
 }
 
 impl Progress {
-    pub(crate) fn new(nodes: u16) -> Self {
-        Self { differing_from: (0..nodes).map(|_| AtomicU64::new(0)).collect(), ..Self::default() }
+    /// Partitions that differed in the latest comparison with the node at `index`.
+    pub(crate) fn differing_from(&self, index: Slot) -> u64 {
+        self.differing_from.get(index).map_or(0, |count| count.load(Ordering::Relaxed))
     }
 
-    /// Partitions that differed in the latest comparison with the node at `index`.
-    pub(crate) fn differing_from(&self, index: NodeIndex) -> u64 {
-        self.differing_from.get(usize::from(index.0)).map_or(0, |count| count.load(Ordering::Relaxed))
+    /// Notes that in `epoch`, from beginning to end, this store has taken all that it lacks from `node`.
+    fn note_compared_in(&self, epoch: Epoch, node: NodeId) {
+        let mut compared = self.compared_in.lock().unwrap_or_else(PoisonError::into_inner);
+        if compared.0 != epoch {
+            *compared = (epoch, BTreeSet::new());
+        }
+        compared.1.insert(node);
+    }
+
+    /// The nodes from which this store has taken all that it lacks in `epoch`.
+    pub(crate) fn compared_in(&self, epoch: Epoch) -> BTreeSet<NodeId> {
+        let compared = self.compared_in.lock().unwrap_or_else(PoisonError::into_inner);
+        if compared.0 == epoch { compared.1.clone() } else { BTreeSet::new() }
+    }
+
+    /// Waits until no comparison is under way, and keeps others from beginning.
+    pub(crate) async fn turn(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        self.comparing.lock().await
     }
 
     /// Restarts all comparisons of a refill.
@@ -120,11 +143,11 @@ impl Progress {
         self.fence.forget();
     }
 
-    fn refilled_from(&self) -> MutexGuard<'_, BTreeSet<NodeIndex>> {
+    fn refilled_from(&self) -> MutexGuard<'_, BTreeSet<Slot>> {
         self.refilled_from.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn compared_since_start(&self) -> MutexGuard<'_, BTreeSet<NodeIndex>> {
+    fn compared_since_start(&self) -> MutexGuard<'_, BTreeSet<Slot>> {
         self.compared_since_start.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -133,7 +156,9 @@ impl Progress {
 #[derive(Clone)]
 pub(crate) struct Puller {
     own: Rc<Coordinator>,
-    index: NodeIndex,
+    index: Slot,
+    /// Whether a promise has kept a record out since the comparison began.
+    has_kept_out: Rc<Cell<bool>>,
 }
 
 /// Keeps this node in sync with one peer.
@@ -150,10 +175,10 @@ pub(crate) struct AntiEntropy {
 }
 
 impl AntiEntropy {
-    pub(crate) fn new(own: Rc<Coordinator>, index: NodeIndex) -> Self {
+    pub(crate) fn new(own: Rc<Coordinator>, index: Slot) -> Self {
         let control = own.shared.background.workers.control(WorkerId::Repair(index));
         let begun = own.shared.clock.mono();
-        let puller = Puller { own, index };
+        let puller = Puller { own, index, has_kept_out: Rc::default() };
         Self { puller, control, differences: BTreeMap::new(), was_away: true, begun, was_ready: false }
     }
 
@@ -185,7 +210,7 @@ impl Worker for AntiEntropy {
     async fn work(&mut self) -> Work {
         let shared = Arc::clone(self.shared());
         let index = self.puller.index;
-        let beginning = shared.background.mending.beginning();
+        let beginning = shared.background.damage_repair.beginning();
         self.begun = shared.clock.mono();
         self.was_ready = self.puller.own.is_ready(index);
         self.was_away |= !self.was_ready;
@@ -194,11 +219,24 @@ impl Worker for AntiEntropy {
         }
         let state = &shared.background.anti_entropy;
         let (refills, is_first) = (state.is_refilled(), state.owes_comparison(index));
-        let is_urgent = is_first || self.was_away;
+        // A change of members counts comparisons that both sides spent in its epoch.
+        let epoch = self.puller.own.wants_comparison(index).then(|| shared.cluster.epoch());
+        let is_urgent = is_first || self.was_away || epoch.is_some();
+        self.puller.has_kept_out.set(false);
         // Without its fence a comparison brings records, but does not count.
         let is_fenced = refills && self.puller.fence().await;
         let compared = self.compare_in_turn(refills, is_urgent).await;
         self.was_away &= compared.is_err();
+        if let Some(epoch) = epoch
+            && compared.is_ok()
+            && !self.puller.has_kept_out.get()
+            && epoch == shared.cluster.epoch()
+        {
+            crash::point(Point::ComparedBefore);
+            state.progress.note_compared_in(epoch, shared.cluster.id_of(index));
+            crash::point(Point::ComparedAfter);
+            shared.cluster.note_change();
+        }
         match compared {
             Ok(()) if refills && !is_fenced => {}
             Ok(()) if refills => state.compared_with(index, beginning).await,
@@ -219,13 +257,31 @@ impl Worker for AntiEntropy {
         // At any time, a store may be found to lack records, and a peer may begin to answer.
         let is_urgent = || {
             let state = self.state();
-            let wants = state.is_refilled() || state.owes_comparison(index) && !self.was_ready;
+            let wants = state.is_refilled()
+                || state.owes_comparison(index) && !self.was_ready
+                || self.puller.own.wants_comparison(index);
             wants && self.puller.own.is_ready(index)
         };
         let left = (self.begun + ROUND_EVERY).saturating_sub(shared.clock.mono());
         if !left.is_zero() {
             let _ = tokio::time::timeout(left, shared.cluster.until(is_urgent)).await;
         }
+    }
+}
+
+impl Coordinator {
+    /// Whether a change of members, or the refill of a marked member, waits for a comparison with the node at `index` that
+    /// can be made now.
+    fn wants_comparison(&self, index: Slot) -> bool {
+        let shared = &self.shared;
+        let view = shared.cluster.view();
+        if !view.is_joint() && !view.is_any_lacking() {
+            return false;
+        }
+        let progress = &shared.background.anti_entropy.progress;
+        let is_compared = progress.compared_in(view.epoch()).contains(&shared.cluster.id_of(index));
+        let theirs = shared.configurations.said(index).adopted;
+        !is_compared && theirs == Some(view.configuration().instance())
     }
 }
 
@@ -283,9 +339,7 @@ impl AntiEntropy {
         }
         let unsynced = self.sync_all(work).await?;
         progress.differing.store(differ, Ordering::Relaxed);
-        if let Some(count) = progress.differing_from.get(usize::from(self.puller.index.0)) {
-            count.store(differ, Ordering::Relaxed);
-        }
+        progress.differing_from.at(self.puller.index).store(differ, Ordering::Relaxed);
         unsynced.map_or(Ok(()), Err)
     }
 
@@ -391,19 +445,19 @@ impl Drop for ToSync<'_> {
 impl Comparisons {
     /// Whether this store lacks records that an earlier one held.
     pub(super) fn is_refilled(&self) -> bool {
-        self.cluster.roster().verdict() == VotesVerdict::Lacks
+        self.cluster.registry().verdict() == VotesVerdict::Lacks
     }
 
     /// Whether this store may have lost confirmed writes in the previous run, and has not been compared with the node
     /// at `index` since.
-    pub(super) fn owes_comparison(&self, index: NodeIndex) -> bool {
+    pub(super) fn owes_comparison(&self, index: Slot) -> bool {
         let me = self.cluster.id_of(self.cluster.me());
         self.hints.waiting_for(me).gaps > 0 && !self.progress.compared_since_start().contains(&index)
     }
 
     /// Notes that this store was compared with the node at `index`, wholly. After a comparison with all nodes, it lacks
     /// no record that any of them has.
-    async fn compared_after_start(&self, index: NodeIndex) {
+    async fn compared_after_start(&self, index: Slot) {
         if !self.has_compared_all(&mut self.progress.compared_since_start(), index) {
             return;
         }
@@ -420,31 +474,35 @@ impl Comparisons {
     }
 
     /// Adds the node at `index` to `compared`. Returns whether all other nodes are in it now.
-    fn has_compared_all(&self, compared: &mut BTreeSet<NodeIndex>, index: NodeIndex) -> bool {
+    fn has_compared_all(&self, compared: &mut BTreeSet<Slot>, index: Slot) -> bool {
         compared.insert(index);
         self.cluster.others().all(|other| compared.contains(&other))
     }
 
-    pub(super) fn peer_votes(&self, index: NodeIndex) -> bool {
+    pub(super) fn peer_votes(&self, index: Slot) -> bool {
         self.cluster.peer(index).is_some_and(|peer| peer.votes.load(Ordering::Relaxed))
     }
 
     /// The rank of the node at `index` for `partition`.
-    pub(crate) fn rank_of(&self, index: NodeIndex, partition: Partition) -> u16 {
-        self.cluster.rank_of(partition, index).unwrap_or(u16::MAX)
+    pub(crate) fn rank_of(&self, index: Slot, partition: Partition) -> u16 {
+        self.cluster.view().rank_of(partition, index).unwrap_or(u16::MAX)
     }
 
-    /// The higher of the ranks of this node and the node at `index` for `partition`.
-    pub(crate) fn rank_max(&self, index: NodeIndex, partition: Partition) -> u16 {
-        self.rank_of(index, partition).max(self.rank_of(self.cluster.me(), partition))
+    /// The higher of the ranks of this node and the node at `index` for `partition`: records with a larger FROM belong on both.
+    ///
+    /// After a forced configuration it is the lower one. A record may be left on a node that owns it no longer, and its owners
+    /// take it from there.
+    pub(crate) fn rank_max(&self, index: Slot, partition: Partition) -> u16 {
+        let (theirs, ours) = (self.rank_of(index, partition), self.rank_of(self.cluster.me(), partition));
+        if self.cluster.view().is_all_lacking() { theirs.min(ours) } else { theirs.max(ours) }
     }
 
     /// The progress of a refill, in percent of the partitions that it had to sync, and the nodes that it has not been
     /// compared with wholly.
-    pub(crate) fn refill_progress(&self) -> (u64, Vec<NodeIndex>) {
+    pub(crate) fn refill_progress(&self) -> (u64, Vec<Slot>) {
         let state = &self.progress;
         let compared = state.refilled_from();
-        let left: Vec<NodeIndex> = self.cluster.others().filter(|other| !compared.contains(other)).collect();
+        let left: Vec<Slot> = self.cluster.others().filter(|other| !compared.contains(other)).collect();
         let is_begun = !compared.is_empty();
         drop(compared);
         let to_sync = state.to_sync.load(Ordering::Relaxed);
@@ -458,14 +516,14 @@ impl Comparisons {
     }
 
     /// Notes that a store under refill has been compared with the node at `index`, wholly.
-    async fn compared_with(&self, index: NodeIndex, beginning: Beginning) {
+    async fn compared_with(&self, index: Slot, beginning: Beginning) {
         // Read the doubts first: a later doubt changes the beginning, and this comparison then no longer counts.
         let doubts = self.replica.doubts();
         let is_whole = {
             let mut compared = self.progress.refilled_from();
             // The store was replaced meanwhile: the records that this comparison brought are set aside with the old
             // store.
-            if !self.mending.is_still(beginning) {
+            if !self.damage_repair.is_still(beginning) {
                 return;
             }
             self.has_compared_all(&mut compared, index)
@@ -489,9 +547,9 @@ impl Comparisons {
         }
         match self.replica.store_votes(Vote::Yes).await {
             // The store was set aside meanwhile; the one that follows is marked as not eligible.
-            Ok(()) if !self.mending.is_still(beginning) => {}
+            Ok(()) if !self.damage_repair.is_still(beginning) => {}
             Ok(()) => {
-                self.cluster.roster().refilled();
+                self.cluster.registry().refilled();
                 self.cluster.note_change();
                 tracing::info!(
                     "refill from the other replicas is complete: this store is quorum-eligible again"

@@ -12,7 +12,7 @@ use crate::coordinator::Coordinator;
 use crate::coordinator::calls::{Calls, Cause};
 use crate::peer::{Reply, Request, VersionRow};
 use crate::replica::{Applied, Fetched, Floor, ReplicaError, Source};
-use kvorum_core::{Key, NodeIndex, Partition, Record, Version};
+use kvorum_core::{Key, Partition, Record, Slot, Version};
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
@@ -121,7 +121,10 @@ impl Puller {
                     batch.pulls.push(key);
                 }
                 Some(Task::Only(key, version)) => {
-                    if version.clock() <= state.outlived_upto(partition, floor) {
+                    // A node that gains the partition now never held its rows, whatever it has sealed before.
+                    if version.clock() <= state.outlived_upto(partition, floor)
+                        && !state.is_gained_by(index, partition)
+                    {
                         batch.drops.push((key, version));
                     }
                 }
@@ -183,8 +186,8 @@ impl Puller {
         let my_rank = shared.background.anti_entropy.rank_of(shared.cluster.me(), partition);
         while !keys.is_empty() {
             let request = Request::Fetch { keys: keys.clone(), bytes: BATCH_BYTES_MAX };
-            let (settled, found) = match link.call(&request, CALL_TIMEOUT).await {
-                Ok(Reply::Fetched { settled, records }) => (settled.0, records),
+            let (agreed, found) = match link.call(&request, CALL_TIMEOUT).await {
+                Ok(Reply::Fetched { agreed, records }) => (agreed.0, records),
                 Ok(_) => return Err(Cause::OffTopic),
                 Err(error) => {
                     shared.count_failure(self.index);
@@ -198,13 +201,13 @@ impl Puller {
             // A newer record that was written for fewer replicas does not belong here. The older copy stays here: its
             // writer was promised that an overlapping read finds it or a newer record.
             let records = belonging(std::mem::replace(&mut keys, rest), found, my_rank);
-            self.take_records(settled, records).await?;
+            self.take_records(agreed, records).await?;
         }
         Ok(())
     }
 
-    /// Applies records that the peer read after their partitions had settled there up to `settled`.
-    pub(super) async fn take_records(&self, settled: u64, records: Vec<(Key, Record)>) -> Result<(), Cause> {
+    /// Applies records that the peer read after their partitions had agreed there up to `agreed`.
+    pub(super) async fn take_records(&self, agreed: u64, records: Vec<(Key, Record)>) -> Result<(), Cause> {
         let shared = &self.own.shared;
         let Some(newest) = records.iter().map(|(_, record)| record.version).max() else { return Ok(()) };
         shared.wait_for_pace(charged_all(&records)).await;
@@ -215,10 +218,12 @@ impl Puller {
         } else {
             records.iter().map(|(key, record)| (key.clone(), record.from)).collect()
         };
-        let applied = shared.replica.apply_many(records, Source::Repair { settled }).await;
+        let applied = shared.replica.apply_many(records, Source::Repair { agreed }).await;
         let applied = applied.map_err(Cause::Replica)?;
         let is_kept_out =
             |(_, applied): &(_, &Option<Applied>)| matches!(applied, Some(Applied::Contested { .. }));
+        let has_kept_out = places.iter().zip(&applied).any(|pair| is_kept_out(&pair));
+        self.has_kept_out.set(self.has_kept_out.get() || has_kept_out);
         for ((key, from), _) in places.iter().zip(&applied).filter(is_kept_out).take(PROMISES_ENDED_MAX) {
             self.own.end_promise(key, *from).await;
         }
@@ -239,27 +244,27 @@ fn belonging(keys: Vec<Key>, found: Vec<Fetched>, rank: u16) -> Vec<(Key, Record
 }
 
 /// The record of `key` on the node at `index`, quorum-eligible or not, and the timestamp up to which the partition had
-/// settled there before.
+/// agreed there before.
 pub(crate) async fn fetch(
     coordinator: Rc<Coordinator>,
-    index: NodeIndex,
+    index: Slot,
     key: Key,
     timeout: Duration,
 ) -> Result<(u64, Option<Record>), Cause> {
-    let (settled, found) = if index == coordinator.shared.cluster.me() {
-        let settled = coordinator.shared.background.anti_entropy.settled_of(std::slice::from_ref(&key));
-        (settled, coordinator.shared.replica.get_many(vec![key], 1).await.map_err(Cause::Replica)?)
+    let (agreed, found) = if index == coordinator.shared.cluster.me() {
+        let agreed = coordinator.shared.background.anti_entropy.agreed_of(std::slice::from_ref(&key));
+        (agreed, coordinator.shared.replica.get_many(vec![key], 1).await.map_err(Cause::Replica)?)
     } else {
         let Some(link) = coordinator.link(index) else { return Err(Cause::Unreachable) };
         match link.call(&Request::Fetch { keys: vec![key], bytes: 1 }, timeout).await {
-            Ok(Reply::Fetched { settled, records }) => (settled.0, records),
+            Ok(Reply::Fetched { agreed, records }) => (agreed.0, records),
             Ok(_) => return Err(Cause::OffTopic),
             Err(error) => return Err(Cause::Call(error)),
         }
     };
     match found.into_iter().next() {
-        Some(Fetched::Record(record)) => Ok((settled, Some(record))),
-        Some(Fetched::Nothing) => Ok((settled, None)),
+        Some(Fetched::Record(record)) => Ok((agreed, Some(record))),
+        Some(Fetched::Nothing) => Ok((agreed, None)),
         Some(Fetched::Damaged) => Err(Cause::Damaged),
         None => Err(Cause::OffTopic),
     }
@@ -292,16 +297,26 @@ fn next_difference(ours: &mut List, theirs: &mut List) -> Option<Task> {
 
 impl Comparisons {
     /// The timestamp up to which rows that only this node holds, and should share with a node whose floor is `theirs`,
-    /// are dead. It is as far as that node has sealed, if this store has not settled so far; otherwise 0. That node
+    /// are dead. It is as far as that node has sealed, if this store has not agreed so far; otherwise 0. That node
     /// once held all such rows, so it has purged those that it lacks.
     fn outlived_upto(&self, partition: Partition, theirs: Floor) -> u64 {
-        if theirs.sealed > self.replica.floor(partition).settled { theirs.sealed } else { 0 }
+        if theirs.sealed > self.replica.floor(partition).agreed { theirs.sealed } else { 0 }
     }
 
-    /// The timestamp up to which all the partitions of `keys` have settled here.
-    pub(crate) fn settled_of(&self, keys: &[Key]) -> u64 {
-        let settled = |key| self.replica.floor(self.cluster.partition_of(key)).settled;
-        keys.iter().map(settled).min().unwrap_or_default()
+    /// Whether the node at `index` is nearer to the head of the list of `partition` than it was on the list that is read, or may
+    /// be: after a forced configuration.
+    fn is_gained_by(&self, index: Slot, partition: Partition) -> bool {
+        let view = self.cluster.view();
+        let read = view.preference_list(partition).iter().position(|slot| *slot == index);
+        let written = view.rank_of(partition, index).map(usize::from);
+        let is_nearer = written.unwrap_or(usize::MAX) < read.unwrap_or(usize::MAX);
+        view.is_all_lacking() || view.is_joint() && is_nearer
+    }
+
+    /// The timestamp up to which all the partitions of `keys` have agreed here.
+    pub(crate) fn agreed_of(&self, keys: &[Key]) -> u64 {
+        let agreed = |key| self.replica.floor(self.cluster.partition_of(key)).agreed;
+        keys.iter().map(agreed).min().unwrap_or_default()
     }
 
     /// The versions that this node and the node at `index` should share, in key order, and whether the partition ends
@@ -309,7 +324,7 @@ impl Comparisons {
     /// them already.
     pub(crate) async fn versions_with(
         &self,
-        index: NodeIndex,
+        index: Slot,
         partition: Partition,
         mut after: Option<Key>,
         bytes: u32,

@@ -1,16 +1,20 @@
 //! What a node answers to the leaders of rounds, and what it finds out about itself for the rounds that it leads.
 
 use super::{STEP_TIMEOUT, TombstoneGc, Watermark, close, same};
+use crate::canary::{self, Canary};
 use crate::peer::{HeldBack, Reply, StepKind, Timestamp};
 use crate::replica::{FloorStep, ReplicaError};
-use kvorum_core::{NodeIndex, Partition};
+use kvorum_core::agreement::Epoch;
+use kvorum_core::{Partition, Slot};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 impl TombstoneGc {
     /// The partitions that the node at `index` leads, ascending.
-    pub(super) fn led_by(&self, index: NodeIndex) -> Vec<u16> {
-        Partition::all(self.parts.cluster.topology().partition_bits())
-            .filter(|partition| self.parts.cluster.preference_list(*partition).first() == Some(&index))
+    pub(super) fn led_by(&self, index: Slot) -> Vec<u16> {
+        let view = self.parts.cluster.view();
+        Partition::all(self.parts.cluster.partition_bits())
+            .filter(|partition| view.preference_list(*partition).first() == Some(&index))
             .map(|partition| partition.0)
             .collect()
     }
@@ -29,7 +33,7 @@ impl TombstoneGc {
     }
 
     /// Removes the dirty marks of other nodes' partitions in which all nodes have since agreed past the missing writes.
-    pub(super) async fn forget_healed_gaps(&self) -> Result<(), ReplicaError> {
+    pub(super) async fn forget_repaired_gaps(&self) -> Result<(), ReplicaError> {
         let me = self.parts.cluster.id_of(self.parts.cluster.me());
         let is_past = |partition: u16, clock| {
             self.agreed().words.get(usize::from(partition)).is_some_and(|word| *word >= clock)
@@ -49,13 +53,13 @@ impl TombstoneGc {
     pub(super) async fn commons(
         &self,
         partitions: &[u16],
-        index: NodeIndex,
+        index: Slot,
         upto: Option<u64>,
     ) -> Result<Vec<u64>, ReplicaError> {
-        let nodes = self.parts.cluster.node_count();
+        let (view, nodes) = (self.parts.cluster.view(), self.parts.cluster.node_count());
         let mut words = Vec::with_capacity(partitions.len());
         for partition in partitions.iter().copied().map(Partition) {
-            let rank = self.parts.cluster.rank_of(partition, index).unwrap_or(u16::MAX);
+            let rank = view.rank_of(partition, index).unwrap_or(u16::MAX);
             words.push(match (upto, self.parts.replica.digests()) {
                 (Some(upto), _) => self.parts.replica.common_upto(partition, rank, nodes, upto).await?,
                 (None, Some(digests)) => digests.common(partition, rank, nodes),
@@ -66,16 +70,16 @@ impl TombstoneGc {
     }
 
     /// [`Self::commons_now`] for each node.
-    pub(super) fn commons_of_others(&self, partitions: &[u16]) -> Vec<Vec<u64>> {
-        (0..self.parts.cluster.node_count())
-            .map(|index| self.commons_now(partitions, NodeIndex(index)))
-            .collect()
+    pub(super) fn commons_of_others(&self, partitions: &[u16]) -> BTreeMap<Slot, Vec<u64>> {
+        let of = |index| (index, self.commons_now(partitions, index));
+        self.parts.cluster.others().map(of).collect()
     }
 
-    pub(super) fn commons_now(&self, partitions: &[u16], index: NodeIndex) -> Vec<u64> {
+    pub(super) fn commons_now(&self, partitions: &[u16], index: Slot) -> Vec<u64> {
         let Some(digests) = self.parts.replica.digests() else { return Vec::new() };
-        let rank = |partition| self.parts.cluster.rank_of(partition, index).unwrap_or(u16::MAX);
-        let nodes = self.parts.cluster.node_count();
+        let view = self.parts.cluster.view();
+        let rank = |partition| view.rank_of(partition, index).unwrap_or(u16::MAX);
+        let nodes = view.node_count();
         let common = |partition: &u16| {
             let partition = Partition(*partition);
             digests.common(partition, rank(partition), nodes)
@@ -88,7 +92,7 @@ impl TombstoneGc {
     pub(super) fn agree(
         &self,
         partitions: &[u16],
-        index: NodeIndex,
+        index: Slot,
         before: Option<&Vec<u64>>,
         theirs: &[u64],
     ) -> Vec<bool> {
@@ -107,12 +111,16 @@ impl TombstoneGc {
     ) -> Result<bool, ReplicaError> {
         let listed: Arc<[u16]> = partitions.into();
         let step = match kind {
-            StepKind::Settle => FloorStep::Settle { round, upto, partitions: listed },
+            StepKind::Agree => FloorStep::Agree { round, upto, partitions: listed },
             StepKind::Seal => FloorStep::Seal { upto, partitions: listed },
             StepKind::Release => FloorStep::Release { upto, partitions: listed },
         };
         // A store that lacks records cannot confirm that it holds the same.
         if !self.parts.cluster.votes() {
+            return Ok(false);
+        }
+        if kind == StepKind::Agree && self.holds_unowned(partitions) && !canary::is(Canary::UnownedIgnored) {
+            tracing::debug!("records that this node no longer owns hold a round of tombstone GC back");
             return Ok(false);
         }
         let is_done = self.parts.replica.step(step).await?;
@@ -122,17 +130,33 @@ impl TombstoneGc {
         Ok(is_done)
     }
 
+    /// Whether this node holds records of `partitions` that it no longer owns. They are in no digest that is compared, and
+    /// older than what the owners have: if the owners purged a tombstone above one, it would come back with this node's next
+    /// turn as an owner.
+    fn holds_unowned(&self, partitions: &[u16]) -> bool {
+        let (view, me) = (self.parts.cluster.view(), self.parts.cluster.me());
+        let Some(digests) = self.parts.replica.digests().filter(|_| view.placed_since() > Epoch(0)) else {
+            return false;
+        };
+        let rank = |partition| view.rank_of(partition, me).unwrap_or(u16::MAX);
+        partitions
+            .iter()
+            .copied()
+            .map(Partition)
+            .any(|partition| digests.has_upto(partition, rank(partition)))
+    }
+
     /// Answers a survey by the node at `leader`.
     pub(crate) fn surveyed(
         &self,
-        leader: NodeIndex,
+        leader: Slot,
         agreed: Vec<Timestamp>,
         held_by: Option<(u16, HeldBack)>,
     ) -> Reply {
         let led = self.led_by(leader);
         {
             let mut known = self.agreed();
-            known.hear(usize::from(leader.0), held_by, self.parts.clock.mono());
+            known.hear(leader, held_by, self.parts.clock.mono());
             for (partition, Timestamp(said)) in led.iter().zip(agreed) {
                 if let Some(word) = known.words.get_mut(usize::from(*partition)) {
                     *word = said.max(*word);
@@ -183,7 +207,8 @@ impl TombstoneGc {
 
     /// The watermark of each partition, and the node that holds it back. A node that is alone agrees with itself.
     pub fn watermarks(&self) -> Vec<Watermark> {
-        let is_alone = self.parts.cluster.node_count() == 1;
+        let view = self.parts.cluster.view();
+        let is_alone = view.member_count() == 1;
         let reading = self.reading();
         let agreed = self.agreed();
         let now = self.parts.clock.mono();
@@ -192,20 +217,20 @@ impl TombstoneGc {
         // Shortly after the start, a silent leader may not have had time for a round yet.
         let is_young = now <= self.begun + silent_after;
         let silence = if is_young { HeldBack::NotHeard } else { HeldBack::Away };
-        Partition::all(self.parts.cluster.topology().partition_bits())
+        Partition::all(self.parts.cluster.partition_bits())
             .map(|partition| {
-                let leader = self.parts.cluster.preference_list(partition).first().copied();
+                let leader = view.preference_list(partition).first().copied();
                 let leader = leader.unwrap_or(self.parts.cluster.me());
-                let place = usize::from(leader.0);
-                let heard = agreed.heard.get(place).copied().flatten();
+                let of_leader = agreed.by_leader.get(&leader);
+                let heard = of_leader.map(|(_, heard)| *heard);
                 let is_silent = heard.is_none_or(|at| now > at + silent_after);
                 let held_by = if is_alone {
                     None
                 } else if is_silent && leader != self.parts.cluster.me() {
                     Some((leader, silence))
                 } else {
-                    let held_by = agreed.held_by.get(place).copied().flatten();
-                    held_by.map(|(node, why)| (NodeIndex(node), why))
+                    let held_by = of_leader.and_then(|(held_by, _)| *held_by);
+                    held_by.map(|(node, why)| (Slot(node), why))
                 };
                 let word = agreed.words.get(usize::from(partition.0)).copied().unwrap_or_default();
                 let word = if is_alone { reading } else { word };

@@ -1,12 +1,12 @@
 //! Meeting: asks every other node once in each run up to where it has sealed.
 //!
-//! What follows if it has sealed further than this store has settled: [`super::super::anti_entropy::doubt`].
+//! What follows if it has sealed further than this store has agreed: [`super::super::anti_entropy::doubt`].
 
 use crate::background::worker::{Work, Worker};
 use crate::coordinator::Coordinator;
 use crate::coordinator::calls::Cause;
 use crate::peer::{Reply, Request};
-use kvorum_core::{NodeIndex, Partition};
+use kvorum_core::{Partition, Slot};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -21,11 +21,11 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// before.
 pub(crate) struct MeetFloors {
     own: Rc<Coordinator>,
-    index: NodeIndex,
+    index: Slot,
 }
 
 impl MeetFloors {
-    pub(crate) fn new(own: Rc<Coordinator>, index: NodeIndex) -> Self {
+    pub(crate) fn new(own: Rc<Coordinator>, index: Slot) -> Self {
         Self { own, index }
     }
 }
@@ -58,7 +58,7 @@ impl Worker for MeetFloors {
 
 impl Coordinator {
     /// Asks the node at `index` up to where it has sealed, and notes the rows that are in doubt because of it.
-    pub(crate) async fn meet_floors(&self, index: NodeIndex) -> Result<(), Cause> {
+    pub(crate) async fn meet_floors(&self, index: Slot) -> Result<(), Cause> {
         let Some(link) = self.link(index) else { return Err(Cause::Unreachable) };
         let theirs = match link.call(&Request::Floors, LIST_TIMEOUT).await {
             Ok(Reply::FloorList(words)) => words,
@@ -70,7 +70,7 @@ impl Coordinator {
             return Err(Cause::OffTopic);
         }
         let ahead =
-            (0u16..).zip(ours.iter().zip(theirs)).filter(|(_, (ours, sealed))| sealed.0 > ours.settled);
+            (0u16..).zip(ours.iter().zip(theirs)).filter(|(_, (ours, sealed))| sealed.0 > ours.agreed);
         let words = ahead.map(|(partition, (_, sealed))| (Partition(partition), sealed.0)).collect();
         self.shared.background.anti_entropy.doubt(index, words).await.map_err(Cause::Replica)?;
         self.shared.cluster.note_floors_met(index);

@@ -1,4 +1,4 @@
-//! Tombstone GC ("settling"): rounds of all nodes together, after which every node can drop its old dead rows.
+//! Tombstone GC: rounds of all nodes together, after which every node can drop its old dead rows.
 //!
 //! The first node on a partition's preference list leads the partition. A leader runs a round over its partitions:
 //!
@@ -6,7 +6,7 @@
 //!    quorum-eligible, and their digests. A partition with equal digests agrees up to the least clock reading of the
 //!    round before, or up to just below its oldest hint.
 //! 2. If there is something to purge: *close*, and compare the digests again.
-//! 3. *Settle*, *seal*, *release*, each once all nodes have confirmed the step before ([`crate::replica::FloorStep`]).
+//! 3. *Agree*, *seal*, *release*, each once all nodes have confirmed the step before ([`crate::replica::FloorStep`]).
 //!
 //! A node that is away, is not eligible or holds other records holds back every partition that it takes part in. These
 //! are all partitions, because older copies may lie on any rank. The rules and their proof: `docs/dev/tombstones.md`.
@@ -15,12 +15,14 @@ mod answers;
 pub(crate) mod meet_floors;
 
 use super::worker::{Work, Worker};
+use crate::canary::{self, Canary};
 use crate::clock::{Clock, TimestampBound};
 use crate::cluster::Cluster;
-use crate::coordinator::{Coordinator, Stamps};
+use crate::coordinator::{Coordinator, Shared, Stamps};
 use crate::peer::{HeldBack, Reply, Request, StepKind, Timestamp};
 use crate::replica::{FloorStep, Hints, Replica, ReplicaError};
-use kvorum_core::{NodeIndex, Partition};
+use kvorum_core::agreement::Epoch;
+use kvorum_core::{Partition, Slot};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -97,10 +99,9 @@ impl Purges {
 #[derive(Debug)]
 struct Agreed {
     words: Vec<u64>,
-    /// For each leader: the node that holds its partitions back, and why.
-    held_by: Vec<Option<(u16, HeldBack)>>,
-    /// When each leader was last heard from, by the monotonic clock.
-    heard: Vec<Option<Duration>>,
+    /// By leader: the node that holds its partitions back, and why; and when it was last heard from, by the monotonic
+    /// clock.
+    by_leader: BTreeMap<Slot, (Option<(u16, HeldBack)>, Duration)>,
 }
 
 /// Up to where all replicas of a partition agree.
@@ -111,20 +112,16 @@ pub struct Watermark {
     /// A timestamp; 0 while they have not been found to agree since this node started.
     pub agreed: u64,
     /// The node that leads the partition's rounds.
-    pub leader: NodeIndex,
+    pub leader: Slot,
     /// The node that holds it back, and why, as the leader last said.
-    pub held_by: Option<(NodeIndex, HeldBack)>,
+    pub held_by: Option<(Slot, HeldBack)>,
 }
 
 impl TombstoneGc {
     pub(crate) fn new(parts: Parts) -> Self {
         let (cluster, begun) = (&parts.cluster, parts.clock.mono());
-        let nodes = usize::from(cluster.node_count());
-        let agreed = Agreed {
-            words: vec![0; 1 << cluster.topology().partition_bits()],
-            held_by: vec![None; nodes],
-            heard: vec![None; nodes],
-        };
+        let words = vec![0; 1 << cluster.partition_bits()];
+        let agreed = Agreed { words, by_leader: BTreeMap::new() };
         Self {
             parts,
             begun,
@@ -167,12 +164,14 @@ enum Due {
 
 /// The state of the rounds that this node leads.
 struct Lead {
+    /// Since when keys are placed as they are: the epoch of the rounds.
+    epoch: Epoch,
     /// The partitions that this node leads, ascending.
     led: Vec<u16>,
     /// The least clock reading of the latest round in which all nodes answered.
     reading: Option<u64>,
-    /// For each partition: when it was last settled, and for how many rounds it has differed.
-    settled_at: Vec<Duration>,
+    /// For each partition: when it was last agreed, and for how many rounds it has differed.
+    agreed_at: Vec<Duration>,
     differed: Vec<u32>,
 }
 
@@ -188,13 +187,18 @@ struct Surveyed {
 
 impl Rounds {
     pub(crate) fn new(own: Rc<Coordinator>) -> Self {
-        let shared = &own.shared;
-        let gc = &shared.background.tombstone_gc;
-        let led = gc.led_by(shared.cluster.me());
+        let called = own.shared.background.tombstone_gc.called.subscribe();
+        Self { lead: Lead::new(&own.shared), called, due: None, own }
+    }
+}
+
+impl Lead {
+    fn new(shared: &Shared) -> Self {
+        let epoch = shared.cluster.placed_since();
+        let led = shared.background.tombstone_gc.led_by(shared.cluster.me());
         let now = shared.clock.mono();
-        let (settled_at, differed) = (vec![now; led.len()], vec![0; led.len()]);
-        let called = gc.called.subscribe();
-        Self { lead: Lead { led, reading: None, settled_at, differed }, called, due: None, own }
+        let (agreed_at, differed) = (vec![now; led.len()], vec![0; led.len()]);
+        Self { epoch, led, reading: None, agreed_at, differed }
     }
 }
 
@@ -203,10 +207,13 @@ impl Worker for Rounds {
     async fn work(&mut self) -> Work {
         let Some(due) = self.due.take() else { return Work::Idle };
         let shared = Arc::clone(&self.own.shared);
-        if !shared.timestamps.stands_down() {
-            self.own.settle_round(&mut self.lead, due == Due::Called).await;
+        if shared.cluster.placed_since() != self.lead.epoch {
+            self.lead = Lead::new(&shared);
         }
-        if let Err(error) = shared.background.tombstone_gc.forget_healed_gaps().await {
+        if !shared.timestamps.stands_down() {
+            self.own.lead_round(&mut self.lead, due == Due::Called).await;
+        }
+        if let Err(error) = shared.background.tombstone_gc.forget_repaired_gaps().await {
             tracing::debug!(%error, "cannot remove the marks of partitions that are in sync again");
         }
         shared.background.tombstone_gc.ended.send_modify(|ended| *ended += 1);
@@ -227,7 +234,7 @@ impl Coordinator {
     ///
     /// # Cancel safety
     /// The round goes on when the future is dropped.
-    pub async fn settle_now(&self) {
+    pub async fn round_now(&self) {
         let gc = &self.shared.background.tombstone_gc;
         let mut ended = gc.ended.subscribe();
         // A round may be under way that began before the call: wait for the next one.
@@ -240,19 +247,26 @@ impl Coordinator {
         }
     }
 
-    async fn settle_round(&self, lead: &mut Lead, is_called: bool) {
+    async fn lead_round(&self, lead: &mut Lead, is_called: bool) {
         let shared = &self.shared;
-        let surveyed = self.survey(&lead.led).await;
+        let surveyed = self.survey(lead).await;
         let held_by = match &surveyed {
             Ok(surveyed) => surveyed.held_by,
             Err(held_by) => Some(*held_by),
         };
-        let me = usize::from(shared.cluster.me().0);
+        let me = shared.cluster.me();
+        if let Some((node, why)) = held_by {
+            tracing::debug!(node, ?why, "a node holds a round of tombstone GC back");
+        }
         let Ok(surveyed) = surveyed else {
             shared.background.tombstone_gc.agreed().hear(me, held_by, shared.clock.mono());
             return;
         };
         let Some(reading) = lead.reading.replace(surveyed.reading) else { return };
+        // An owner that is being filled may lack what a tombstone deletes, and take it later: nothing is purged meanwhile.
+        if shared.cluster.view().is_joint() && !canary::is(Canary::PurgesWhileJoint) {
+            return;
+        }
         // A hint holds back only its own partition.
         let upto = |partition| {
             let oldest = surveyed.hinted.get(&partition).copied().unwrap_or(u64::MAX);
@@ -267,33 +281,33 @@ impl Coordinator {
                 }
             }
         }
-        let (wanted, restless) = self.worth_settling(lead, &surveyed.agree, upto, is_called);
+        let (wanted, restless) = self.worth_a_round(lead, &surveyed.agree, upto, is_called);
         let is_free = |partition: &u16| upto(*partition) == reading;
         let (free, hinted): (Vec<u16>, Vec<u16>) = wanted.into_iter().partition(is_free);
         let (restless, held): (Vec<u16>, Vec<u16>) = restless.into_iter().partition(is_free);
         for (partitions, by_scan) in [(free, false), (restless, true), (hinted, false), (held, true)] {
             // The whole list gets one timestamp.
             let Some(upto) = partitions.iter().map(|partition| upto(*partition)).min() else { continue };
-            let settled = match self.settle(partitions, upto, by_scan).await {
-                Ok(settled) => settled,
+            let done = match self.advance(lead.epoch, partitions, upto, by_scan).await {
+                Ok(done) => done,
                 Err(error) => {
-                    tracing::debug!(%error, "a round could not settle");
+                    tracing::debug!(%error, "a round could not advance");
                     continue;
                 }
             };
             let now = shared.clock.mono();
             for (place, partition) in lead.led.iter().enumerate() {
-                if settled.binary_search(partition).is_err() {
+                if done.binary_search(partition).is_err() {
                     continue;
                 }
                 if let (Some(at), Some(rounds)) =
-                    (lead.settled_at.get_mut(place), lead.differed.get_mut(place))
+                    (lead.agreed_at.get_mut(place), lead.differed.get_mut(place))
                 {
                     (*at, *rounds) = (now, 0);
                 }
             }
             let mut agreed = shared.background.tombstone_gc.agreed();
-            for partition in settled {
+            for partition in done {
                 if let Some(word) = agreed.words.get_mut(usize::from(partition)) {
                     *word = upto.max(*word);
                 }
@@ -302,7 +316,8 @@ impl Coordinator {
     }
 
     /// Asks all nodes for their state. Returns as error the node that holds everything back, if there is one.
-    async fn survey(&self, led: &[u16]) -> Result<Surveyed, (u16, HeldBack)> {
+    async fn survey(&self, lead: &Lead) -> Result<Surveyed, (u16, HeldBack)> {
+        let Lead { epoch, led, .. } = lead;
         let shared = &self.shared;
         let me = shared.cluster.me();
         if !shared.cluster.votes() {
@@ -321,11 +336,11 @@ impl Coordinator {
         let (agreed, held_by) = {
             let known = shared.background.tombstone_gc.agreed();
             let words = led.iter().map(|partition| known.words.get(usize::from(*partition)).copied());
-            let held_by = known.held_by.get(usize::from(me.0)).copied().flatten();
+            let held_by = known.by_leader.get(&me).and_then(|(held_by, _)| *held_by);
             (words.map(|word| Timestamp(word.unwrap_or_default())).collect(), held_by)
         };
         let request = Request::Survey { agreed, held_by };
-        let asked = self.ask_others(&request, STEP_TIMEOUT);
+        let asked = self.ask_others(&request, (*epoch, STEP_TIMEOUT));
         let mut calls = asked.map_err(|index| (index.0, HeldBack::Away))?;
         let mut away = None;
         while let Some((index, answer)) = calls.next().await {
@@ -342,8 +357,7 @@ impl Coordinator {
                 *known = oldest.min(*known);
                 surveyed.held_by = Some((index.0, HeldBack::Hints));
             }
-            let agree =
-                shared.background.tombstone_gc.agree(led, index, before.get(usize::from(index.0)), &digests);
+            let agree = shared.background.tombstone_gc.agree(led, index, before.get(&index), &digests);
             if agree.contains(&false) && !matches!(surveyed.held_by, Some((_, HeldBack::Hints))) {
                 surveyed.held_by = Some((index.0, HeldBack::Differs));
             }
@@ -354,7 +368,7 @@ impl Coordinator {
 
     /// Selects led partitions with something to purge: those that agree, and those that never agree and are to be
     /// scanned.
-    fn worth_settling(
+    fn worth_a_round(
         &self,
         lead: &mut Lead,
         agree: &[bool],
@@ -374,8 +388,8 @@ impl Coordinator {
             }
             if agree.get(place) == Some(&true) {
                 *differed = 0;
-                let settled_at = lead.settled_at.get(place).copied().unwrap_or_default();
-                if is_called || dead * DEAD_SHARE >= keys || now >= settled_at + LAZY {
+                let agreed_at = lead.agreed_at.get(place).copied().unwrap_or_default();
+                if is_called || dead * DEAD_SHARE >= keys || now >= agreed_at + LAZY {
                     wanted.push(*partition);
                 }
                 continue;
@@ -390,8 +404,9 @@ impl Coordinator {
     }
 
     /// Takes `partitions`, where all nodes agree, through the steps. Returns those that were released.
-    async fn settle(
+    async fn advance(
         &self,
+        epoch: Epoch,
         mut partitions: Vec<u16>,
         upto: u64,
         by_scan: bool,
@@ -399,16 +414,16 @@ impl Coordinator {
         let shared = &self.shared;
         if by_scan {
             // Close only where the scan agrees: a closed partition takes no old write, even one that it lacks.
-            partitions = self.compare_past(0, upto, true, partitions).await?;
+            partitions = self.compare_past(epoch, (0, upto, true), partitions).await?;
         }
         let mut word = [0; 8];
         shared.rng.fill(&mut word);
         let round = u64::from_be_bytes(word).max(1);
-        let partitions = self.compare_past(round, upto, by_scan, partitions).await?;
+        let partitions = self.compare_past(epoch, (round, upto, by_scan), partitions).await?;
         // Seal twice: a node confirms the second seal once all nodes have sealed. From then on a node that comes back
         // with an older disk hears of it from every other node. Before that, the node refuses the step.
-        for kind in [StepKind::Settle, StepKind::Seal, StepKind::Seal, StepKind::Release] {
-            if partitions.is_empty() || !self.step_all(kind, round, upto, &partitions).await? {
+        for kind in [StepKind::Agree, StepKind::Seal, StepKind::Seal, StepKind::Release] {
+            if partitions.is_empty() || !self.step_all(epoch, kind, (round, upto), &partitions).await? {
                 return Ok(Vec::new());
             }
         }
@@ -419,28 +434,29 @@ impl Coordinator {
     /// Closes `partitions` on all nodes (except in round 0) and returns those in which all nodes then hold the same.
     async fn compare_past(
         &self,
-        round: u64,
-        upto: u64,
-        by_scan: bool,
+        epoch: Epoch,
+        (round, upto, by_scan): (u64, u64, bool),
         mut partitions: Vec<u16>,
     ) -> Result<Vec<u16>, ReplicaError> {
         let shared = &self.shared;
+        if shared.cluster.placed_since() != epoch {
+            return Ok(Vec::new());
+        }
         if round != 0 && !shared.replica.step(close(round, upto, &partitions)).await? {
             return Ok(Vec::new());
         }
-        let mut before = Vec::new();
-        for index in (0..shared.cluster.node_count()).map(NodeIndex) {
-            before.push(
-                shared.background.tombstone_gc.commons(&partitions, index, by_scan.then_some(upto)).await?,
-            );
+        let mut before = BTreeMap::new();
+        for index in shared.cluster.others() {
+            let words = shared.background.tombstone_gc.commons(&partitions, index, by_scan.then_some(upto));
+            before.insert(index, words.await?);
         }
         let request =
             Request::Close { round, upto: Timestamp(upto), by_scan, partitions: partitions.clone() };
-        let Ok(mut calls) = self.ask_others(&request, STEP_TIMEOUT) else { return Ok(Vec::new()) };
+        let Ok(mut calls) = self.ask_others(&request, (epoch, STEP_TIMEOUT)) else { return Ok(Vec::new()) };
         let mut all = vec![true; partitions.len()];
         while let Some((index, answer)) = calls.next().await {
             let Ok(Reply::DigestList(theirs)) = answer else { return Ok(Vec::new()) };
-            let before = before.get(usize::from(index.0));
+            let before = before.get(&index);
             let agree = if by_scan {
                 let ours = before.map_or(&[][..], |words| words);
                 same(ours, &theirs, partitions.len())
@@ -457,14 +473,18 @@ impl Coordinator {
     /// Has all nodes take a step; returns true when all have taken it.
     async fn step_all(
         &self,
+        epoch: Epoch,
         kind: StepKind,
-        round: u64,
-        upto: u64,
+        (round, upto): (u64, u64),
         partitions: &[u16],
     ) -> Result<bool, ReplicaError> {
         let shared = &self.shared;
+        // Rounds are of one placement: what all agreed on in another says nothing of the nodes that hold the keys now.
+        if shared.cluster.placed_since() != epoch {
+            return Ok(false);
+        }
         let request = Request::Step { kind, round, upto: Timestamp(upto), partitions: partitions.to_vec() };
-        let Ok(mut calls) = self.ask_others(&request, STEP_TIMEOUT) else { return Ok(false) };
+        let Ok(mut calls) = self.ask_others(&request, (epoch, STEP_TIMEOUT)) else { return Ok(false) };
         let mut is_done = shared.background.tombstone_gc.step(kind, round, upto, partitions).await?;
         while let Some((_, answer)) = calls.next().await {
             is_done &= answer == Ok(Reply::Stepped(true));
@@ -485,7 +505,7 @@ impl Purge {
     pub(crate) fn new(own: Rc<Coordinator>) -> Self {
         let shared = &own.shared;
         if let Some(digests) = shared.replica.digests() {
-            let left = Partition::all(shared.cluster.topology().partition_bits()).filter(|partition| {
+            let left = Partition::all(shared.cluster.partition_bits()).filter(|partition| {
                 shared.replica.floor(*partition).purged > 0 && digests.counts(*partition).1 > 0
             });
             shared.background.tombstone_gc.purges.add(left.map(|partition| partition.0));
@@ -523,10 +543,8 @@ impl Worker for Purge {
 }
 
 impl Agreed {
-    fn hear(&mut self, leader: usize, held_by: Option<(u16, HeldBack)>, now: Duration) {
-        if let (Some(held), Some(heard)) = (self.held_by.get_mut(leader), self.heard.get_mut(leader)) {
-            (*held, *heard) = (held_by, Some(now));
-        }
+    fn hear(&mut self, leader: Slot, held_by: Option<(u16, HeldBack)>, now: Duration) {
+        self.by_leader.insert(leader, (held_by, now));
     }
 }
 

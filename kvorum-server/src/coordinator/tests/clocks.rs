@@ -66,16 +66,21 @@ fn hints_do_not_grow_old_by_a_wrong_clock() {
 fn requests_bring_no_floors() {
     let (engine, clock) = (Arc::new(MemoryEngine::new()), ManualClock::at(1_000_000));
     let (node, key) = one_of_two(&engine, &clock);
-    let desk = PeerDesk::new(Arc::clone(&node.shared));
+    let handler = PeerHandler::new(Arc::clone(&node.shared));
     let partition = node.shared.cluster.partition_of(&key);
     node.shared.timestamps.note_standing(ClockStanding::Confirmed);
     let now = Version::new(UnixMillis(1_000_000), 0, NodeId(0)).clock();
     let before = node.replica.floor(partition);
-    for (settled, sealed, purged) in [(now, now, now), (now, now, 0), (0, 0, now), (0, now, 0)] {
-        let floor = crate::replica::Floor { settled, sealed, purged };
+    for (agreed, sealed, purged) in [(now, now, now), (now, now, 0), (0, 0, now), (0, now, 0)] {
+        let floor = crate::replica::Floor { agreed, sealed, purged };
         let request = Request::Versions { partition: partition.0, after: None, bytes: 1 << 10, floor };
-        let caller = Caller { peer: NodeId::of_url("http://n:2"), connection: 1 };
-        let Reply::VersionList { .. } = run(desk.serve(caller, request, Duration::ZERO)) else {
+        let caller = Caller {
+            peer: NodeId::of_url("http://n:2"),
+            connection: 1,
+            protocol: PROTOCOL,
+            epoch: kvorum_core::agreement::Epoch(0),
+        };
+        let Reply::VersionList { .. } = run(handler.serve(caller, request, Duration::ZERO)) else {
             panic!("no list")
         };
     }
@@ -98,11 +103,20 @@ fn a_node_whose_clock_may_be_behind_lists_nothing() {
         Source::Copy,
     ))
     .unwrap();
-    let desk = PeerDesk::new(Arc::clone(&node.shared));
+    let handler = PeerHandler::new(Arc::clone(&node.shared));
     let partition = node.shared.cluster.partition_of(&key).0;
     let floor = crate::replica::Floor::default();
     let ask = |request: Request| {
-        run(desk.serve(Caller { peer: NodeId::of_url("http://n:2"), connection: 1 }, request, Duration::ZERO))
+        run(handler.serve(
+            Caller {
+                peer: NodeId::of_url("http://n:2"),
+                connection: 1,
+                protocol: PROTOCOL,
+                epoch: kvorum_core::agreement::Epoch(0),
+            },
+            request,
+            Duration::ZERO,
+        ))
     };
     let versions = || Request::Versions { partition, after: None, bytes: 1 << 10, floor };
     let rows = |reply: Reply| if let Reply::VersionList { rows, .. } = reply { rows.len() } else { 0 };
@@ -132,17 +146,22 @@ fn tombstone_of(version: Version) -> Record {
 fn forged_versions_change_nothing() {
     let (engine, clock) = (Arc::new(MemoryEngine::new()), ManualClock::at(1_000_000));
     let (node, key) = one_of_two(&engine, &clock);
-    let desk = PeerDesk::new(Arc::clone(&node.shared));
-    let caller = Caller { peer: NodeId::of_url("http://n:2"), connection: 1 };
+    let handler = PeerHandler::new(Arc::clone(&node.shared));
+    let caller = Caller {
+        peer: NodeId::of_url("http://n:2"),
+        connection: 1,
+        protocol: PROTOCOL,
+        epoch: kvorum_core::agreement::Epoch(0),
+    };
     let record = tombstone_of(forever());
     let apply = |kind| Request::Apply { key: key.clone(), record: record.clone(), kind };
     let forged = [apply(ApplyKind::Write), apply(ApplyKind::Hint), apply(ApplyKind::ReadRepair)];
     for request in forged {
-        let reply = run(desk.serve(caller, request.clone(), Duration::MAX));
+        let reply = run(handler.serve(caller, request.clone(), Duration::MAX));
         let is_refused = matches!(reply, Reply::Refused { code: Refusal::TooFarAhead, .. });
         assert!(is_refused, "{request:?}: {reply:?}");
     }
-    let pulled = run(node.replica.apply_many(vec![(key.clone(), record)], Source::Repair { settled: 0 }));
+    let pulled = run(node.replica.apply_many(vec![(key.clone(), record)], Source::Repair { agreed: 0 }));
     assert!(matches!(pulled, Err(ReplicaError::TooFarAhead(_))), "{pulled:?}");
     node.shared.stamps.observe(forever());
     assert!(node.shared.timestamps.refused() >= 5);
@@ -178,11 +197,11 @@ fn stored_versions_from_the_future_are_not_passed_on() {
     let newer = tombstone_of(Version::new(UnixMillis(1_000_000), 0, NodeId(1)));
     assert!(is_refused(&run(node.replica.apply(key.clone(), newer.clone(), Source::Writer)).unwrap_err()));
     let records = vec![(other.clone(), newer.clone()), (key.clone(), newer)];
-    let applied = run(node.replica.apply_many(records, Source::Repair { settled: 0 })).unwrap();
+    let applied = run(node.replica.apply_many(records, Source::Repair { agreed: 0 })).unwrap();
     assert_eq!(applied, [Some(Applied::Stored), None]);
     let floor = crate::replica::Floor::default();
     let listed =
-        run(node.shared.background.anti_entropy.versions_with(NodeIndex(1), partition, None, 1 << 20, floor))
+        run(node.shared.background.anti_entropy.versions_with(Slot(1), partition, None, 1 << 20, floor))
             .unwrap();
     assert_eq!(listed, (Vec::new(), true));
     let written = node.write_to(key.clone(), put("1"));
@@ -225,7 +244,7 @@ fn an_operator_drops_what_is_unbelievable() {
     assert_eq!(run(node.replica.get(&good)).unwrap(), Some(kept));
     assert_eq!(node.shared.hints.waiting_for(peer).count, 1);
     let floor = node.replica.floors().unwrap().of(partition);
-    assert_eq!(floor, crate::replica::Floor { settled: 0, sealed: 0, purged: 7 });
+    assert_eq!(floor, crate::replica::Floor { agreed: 0, sealed: 0, purged: 7 });
     let version = node.write_to(key.clone(), put("2")).unwrap();
     assert_eq!(version.millis(), UnixMillis(1_000_000));
     assert_eq!(run(node.shared.drop_unbelievable(None)).unwrap(), 0);
@@ -253,7 +272,7 @@ fn a_clock_that_comes_back_is_followed() {
     let (engine, clock) = (Arc::new(MemoryEngine::new()), ManualClock::at(1_000_000));
     let (node, key) = one_of_two(&engine, &clock);
     let other = (0..1000u32).map(|name| Key::new(name.to_be_bytes().to_vec()).unwrap()).find(|name| {
-        *name != key && node.shared.cluster.plan(name, Quorum::majority_of(1)).replicas == [NodeIndex(0)]
+        *name != key && node.shared.cluster.view().plan(name, Quorum::majority_of(1)).replicas == [Slot(0)]
     });
     let other = other.unwrap();
     let first = node.write_to(other.clone(), put("0")).unwrap();

@@ -1,11 +1,14 @@
 //! The coordinator over a real replica and the in-memory engine.
 
 mod clocks;
+mod fence;
+mod moves;
 
-use super::{Coordinator, CoordinatorError, Fanout, Mutation, PeerDesk, Settings, Shared, Stamps};
+use super::{Coordinator, CoordinatorError, Fanout, Mutation, PeerHandler, Settings, Shared, Stamps};
 use crate::clock::{Clock, ClockStanding, ManualClock, SystemRng, TimestampBound};
-use crate::cluster::{Cluster, Roster};
+use crate::cluster::{Cluster, PeerRegistry};
 use crate::metrics::StoreMetrics;
+use crate::peer::PROTOCOL;
 use crate::peer::{
     ApplyKind, BoxedStream, Caller, Connector, HeldBack, PeerLimits, Refusal, Reply, Request, Service,
 };
@@ -17,9 +20,10 @@ use crate::storage::memory::{Fault, MemoryEngine};
 use crate::storage::{Change, Durability, Engine, Keyspace, format};
 use crate::worker::Pools;
 use bytes::Bytes;
+use kvorum_core::agreement::Epoch;
 use kvorum_core::{
-    Key, NodeId, NodeIndex, Quorum, Record, ReplicationFactor, Run, StoreSeen, Token, Topology, UnixMillis,
-    Value, Version,
+    Key, NodeId, Quorum, Record, ReplicationFactor, Run, Slot, StoreSeen, Token, Topology, UnixMillis, Value,
+    Version,
 };
 use std::io;
 use std::pin::Pin;
@@ -94,15 +98,16 @@ fn node_among(
     let topology = Topology::of_urls(urls.iter().copied()).unwrap();
     let id = NodeId::of_url("http://n:1");
     let own = StoreSeen { node: id, store: replica.store_id(), run: replica.run() };
-    let roster = Roster::new(own, 1, std::collections::BTreeMap::new(), Vote::Yes);
+    let registry = PeerRegistry::new(own, 1, std::collections::BTreeMap::new(), Vote::Yes);
     let bounds = HintBounds { bytes_max: 1 << 20, age_max_millis: 3_600_000 };
     let settings = Settings {
         factor: ReplicationFactor::Count(3),
         request_timeout: Duration::from_secs(30),
         fanout: Fanout::Parallel,
         hint_wait: Duration::from_secs(1),
-        settle_every: Duration::from_secs(10),
+        tombstone_gc_every: Duration::from_secs(10),
         clock_offset_max: Duration::from_secs(1),
+        takes_any_peer: false,
         upkeep: super::Upkeep {
             scrub_every: Duration::from_mins(1),
             scrub_rate: 1 << 20,
@@ -110,7 +115,7 @@ fn node_among(
             transferring: super::Transferring::default(),
         },
     };
-    let cluster = Cluster::new("test".to_owned(), None, topology, NodeIndex(0), replica.store_id(), roster);
+    let cluster = Cluster::new("test".to_owned(), None, topology, Slot(0), replica.store_id(), registry);
     let hints = Hints::open(replica.clone(), bounds, lease).unwrap();
     let rng = Arc::new(SystemRng);
     let stamps =
@@ -175,7 +180,7 @@ fn one_of_two(engine: &Arc<MemoryEngine>, clock: &Arc<ManualClock>) -> (Node, Ke
     let node = node_among(&urls, engine, clock, Execution::Inline, DurabilityMode::Always);
     let first = |name: &u32| {
         let key = Key::new(name.to_be_bytes().to_vec()).unwrap();
-        node.shared.cluster.plan(&key, Quorum::majority_of(1)).replicas == [NodeIndex(0)]
+        node.shared.cluster.view().plan(&key, Quorum::majority_of(1)).replicas == [Slot(0)]
     };
     let name = (0..100u32).find(first).unwrap();
     // A lone test node has met nobody.
@@ -320,7 +325,7 @@ fn many_keys_are_read_up_to_a_bound() {
         conditional: None,
     };
     let records = vec![(key("a"), record(2)), (key("c"), record(3)), (key("a"), record(1))];
-    let applied = run(node.replica.apply_many(records, Source::Repair { settled: 0 })).unwrap();
+    let applied = run(node.replica.apply_many(records, Source::Repair { agreed: 0 })).unwrap();
     assert!(
         matches!(applied[..], [
             Some(Applied::Stored),
@@ -356,7 +361,7 @@ fn walks_go_on_where_they_were() {
         })
         .chain([(Key::new("a tombstone").unwrap(), record(Value::Tombstone))])
         .collect();
-    run(node.replica.apply_many(records.clone(), Source::Repair { settled: 0 })).unwrap();
+    run(node.replica.apply_many(records.clone(), Source::Repair { agreed: 0 })).unwrap();
     let mut sorted = records;
     sorted.sort_by(|(a, _), (b, _)| a.cmp(b));
     sorted.retain(|(key, _)| key.as_ref().len() != 2);
@@ -439,10 +444,10 @@ fn silence_means_away_only_after_a_while() {
     let node = node_among(&urls, &engine, &clock, Execution::Inline, DurabilityMode::Always);
     let led_by_the_other = || {
         let all = node.shared.background.tombstone_gc.watermarks();
-        let led = all.iter().filter(|watermark| watermark.leader == NodeIndex(1));
+        let led = all.iter().filter(|watermark| watermark.leader == Slot(1));
         led.map(|watermark| watermark.held_by).collect::<Vec<_>>()
     };
-    let all_say = |why| led_by_the_other().iter().all(|held_by| *held_by == Some((NodeIndex(1), why)));
+    let all_say = |why| led_by_the_other().iter().all(|held_by| *held_by == Some((Slot(1), why)));
     assert!(!led_by_the_other().is_empty() && all_say(HeldBack::NotHeard));
     clock.pass(120_000);
     assert!(all_say(HeldBack::Away));
@@ -454,8 +459,9 @@ fn silence_means_away_only_after_a_while() {
 fn what_peers_send_is_held_to_the_pace() {
     let (engine, clock) = (Arc::new(MemoryEngine::new()), ManualClock::at(1_000_000));
     let node = node(&engine, &clock, Execution::Inline);
-    let desk = PeerDesk::new(Arc::clone(&node.shared));
-    let caller = Caller { peer: NodeId::of_url("http://n:1"), connection: 1 };
+    let handler = PeerHandler::new(Arc::clone(&node.shared));
+    let caller =
+        Caller { peer: NodeId::of_url("http://n:1"), connection: 1, protocol: PROTOCOL, epoch: Epoch(0) };
     let version = Version::from_words(1_000_000 << 16, 1);
     let record = Record { version, expires: None, from: 3, value: Value::Tombstone, conditional: None };
     let requests = [
@@ -468,7 +474,7 @@ fn what_peers_send_is_held_to_the_pace() {
     let took = |request: Request| {
         let serve = async {
             let begun = tokio::time::Instant::now();
-            let reply = desk.serve(caller, request, Duration::ZERO).await;
+            let reply = handler.serve(caller, request, Duration::ZERO).await;
             assert!(!matches!(reply, Reply::Refused { .. }), "{reply:?}");
             begun.elapsed()
         };
@@ -529,30 +535,34 @@ fn hints_are_known_by_partition() {
     assert_eq!(node.shared.hints.oldest(), []);
 }
 
-/// Goal: whatever a peer says of nodes that are none of the cluster's, the roster has members only, so it can always be
+/// Goal: whatever a peer says of nodes that are none of the cluster's, the registry has members only, so it can always be
 /// told on. Method: the Ping that silenced a node for good, with as many foreign nodes as a message can name.
 #[test]
-fn a_roster_has_members_only() {
+fn a_registry_has_members_only() {
     let (engine, clock) = (Arc::new(MemoryEngine::new()), ManualClock::at(1_000_000));
     let urls = ["http://n:1", "http://n:2"];
     let node = node_among(&urls, &engine, &clock, Execution::Inline, DurabilityMode::Always);
-    let desk = PeerDesk::new(Arc::clone(&node.shared));
+    let handler = PeerHandler::new(Arc::clone(&node.shared));
     let peer = NodeId::of_url("http://n:2");
-    let before = node.shared.cluster.roster().entries();
+    let before = node.shared.cluster.registry().entries();
     let seen = |node, store| StoreSeen { node, store, run: Run { number: 1, nonce: 1 } };
-    let ping = |roster| Request::Ping { wall: UnixMillis(1_000_000), cluster_id: None, roster };
+    let ping = |registry| Request::Ping { wall: UnixMillis(1_000_000), cluster_id: None, registry };
     let foreign: Vec<StoreSeen> = (0..1024).map(|id| seen(NodeId(id), u128::from(id))).collect();
     for caller in [peer, NodeId(4)] {
         let request = ping(foreign.clone());
-        let caller = Caller { peer: caller, connection: 1 };
-        run(desk.serve(caller, request, Duration::ZERO));
+        let caller = Caller { peer: caller, connection: 1, protocol: PROTOCOL, epoch: Epoch(0) };
+        run(handler.serve(caller, request, Duration::ZERO));
     }
     run(node.shared.background.membership.meet(seen(NodeId(5), 5), true));
-    assert_eq!(node.shared.cluster.roster().entries(), before);
+    assert_eq!(node.shared.cluster.registry().entries(), before);
     // A member is heard of all the same.
-    run(desk.serve(Caller { peer, connection: 1 }, ping(vec![seen(peer, 22)]), Duration::ZERO));
+    run(handler.serve(
+        Caller { peer, connection: 1, protocol: PROTOCOL, epoch: Epoch(0) },
+        ping(vec![seen(peer, 22)]),
+        Duration::ZERO,
+    ));
     run(node.shared.background.membership.meet(seen(peer, 22), true));
-    assert!(node.shared.cluster.roster().entries().contains(&seen(peer, 22)));
+    assert!(node.shared.cluster.registry().entries().contains(&seen(peer, 22)));
 }
 
 /// A value that is longer than a client may send is not taken from a peer either, by any way.
@@ -560,8 +570,9 @@ fn a_roster_has_members_only() {
 fn values_from_peers_obey_the_limit_of_clients() {
     let (engine, clock) = (Arc::new(MemoryEngine::new()), ManualClock::at(1_000_000));
     let (node, key) = one_of_two(&engine, &clock);
-    let desk = PeerDesk::new(Arc::clone(&node.shared));
-    let caller = Caller { peer: NodeId::of_url("http://n:2"), connection: 1 };
+    let handler = PeerHandler::new(Arc::clone(&node.shared));
+    let caller =
+        Caller { peer: NodeId::of_url("http://n:2"), connection: 1, protocol: PROTOCOL, epoch: Epoch(0) };
     let record = |bytes: usize| {
         let value = Value::Present(Bytes::from(vec![7; bytes]));
         Record {
@@ -575,10 +586,10 @@ fn values_from_peers_obey_the_limit_of_clients() {
     let serve = |bytes: usize| {
         let apply = |kind| Request::Apply { key: key.clone(), record: record(bytes), kind };
         let all = [apply(ApplyKind::Write), apply(ApplyKind::Hint), apply(ApplyKind::ReadRepair)];
-        all.map(|request| run(desk.serve(caller, request, Duration::MAX)))
+        all.map(|request| run(handler.serve(caller, request, Duration::MAX)))
     };
     let pull = |bytes: usize| {
-        run(node.replica.apply_many(vec![(key.clone(), record(bytes))], Source::Repair { settled: 0 }))
+        run(node.replica.apply_many(vec![(key.clone(), record(bytes))], Source::Repair { agreed: 0 }))
     };
     for reply in serve((8 << 20) + 1) {
         assert!(matches!(reply, Reply::Refused { code: Refusal::TooLong, .. }), "{reply:?}");

@@ -130,7 +130,9 @@ function nodes(status, past, others) {
   const peers = (status.peers ?? []).map((peer) => {
     const other = others.get(peer.url);
     const itself = other ? figures(other.status, other.past) : ["", "", "", "", "", "", ""];
-    return [consoleOf(peer.url), state(peer.state), ...itself, String(peer.hints?.waiting ?? "–"), peer.reason ?? other?.status.waits_for ?? ""];
+    // A node that answers may say more than that it is up, as that its disk is full.
+    const said = peer.state === "up" ? other?.status.serving ?? peer.state : peer.state;
+    return [consoleOf(peer.url), state(said), ...itself, String(peer.hints?.waiting ?? "–"), peer.reason ?? other?.status.waits_for ?? ""];
   });
   fill(at("nodes"), ["node", "state", "up", "req/s", "p50", "p99", "cpu", "memory", "disk free", "hints here", "why"], [own, ...peers], ["why"]);
   const named = cluster[0].url;
@@ -213,20 +215,49 @@ function spark(name, values, unit) {
   return make("figure", null, null, caption, drawing);
 }
 
+const SEVERITIES = ["critical", "warning", "info"];
+
+/**
+ * The verdict of this node, with what the others say of themselves: only the node itself knows that its disk is full. One that
+ * sees other nodes up than this one does not count: it may be cut off.
+ */
+function together(own, others) {
+  const sayings = [...others].map(([url, { status }]) => [url, status.verdict]).filter(([, verdict]) => Array.isArray(verdict?.alarms));
+  const up = (verdict) => verdict.sentence.split(",")[0];
+  const lacks = (verdict) => (verdict.writes ? 0 : 1) + (verdict.reads ? 0 : 2);
+  const alike = sayings.map(([, verdict]) => verdict).filter((verdict) => up(verdict) === up(own));
+  const worst = alike.reduce((most, verdict) => (lacks(verdict) > lacks(most) ? verdict : most), own);
+  const alarms = [...own.alarms];
+  for (const [url, verdict] of sayings) {
+    const isNew = ({ name, node }) => node === url && !alarms.some((known) => known.name === name && known.node === node);
+    alarms.push(...verdict.alarms.filter(isNew));
+  }
+  alarms.sort((one, other) => SEVERITIES.indexOf(one.severity) - SEVERITIES.indexOf(other.severity));
+  return { sentence: worst.sentence, isFailing: lacks(worst) > 0, alarms };
+}
+
+function say({ sentence, isFailing, alarms }) {
+  at("verdict").textContent = sentence;
+  const severity = isFailing ? "critical" : alarms[0]?.severity;
+  at("verdict").className = { critical: "bad", warning: "warn" }[severity] ?? "good";
+  document.title = `kvorum: ${sentence}`;
+  at("alarms").replaceChildren(...alarms.map((alarm) => make("li", null, alarm.severity,
+    make("strong", `${alarm.severity} ${alarm.name}: `), make("span", alarm.sentence), make("div", alarm.remedy, "quiet"))));
+}
+
+let othersBefore = new Map();
 async function lookAtCluster() {
   const { value: status, problem } = await json("/v0/status");
   if (problem) return trouble(problem);
   trouble();
-  const { word, sentence, alarms } = status.verdict;
-  at("verdict").textContent = sentence;
-  at("verdict").className = word === "ok" ? "good" : alarms.some((alarm) => alarm.severity === "critical") ? "bad" : "warn";
-  at("seen-by").textContent = `as ${status.url} sees it, version ${status.version}, ${new Date().toLocaleTimeString()}`;
-  document.title = `kvorum: ${sentence}`;
-  at("alarms").replaceChildren(...alarms.map((alarm) => make("li", null, alarm.severity,
-    make("strong", `${alarm.severity} ${alarm.name}: `), make("span", alarm.sentence), make("div", alarm.remedy, "quiet"))));
+  say(together(status.verdict, othersBefore));
   learn(status);
   offer((status.peers?.length ?? 0) + 1, status.quorum);
   const [past, others] = await Promise.all([json("/v0/history"), lookAtOthers()]);
+  othersBefore = others;
+  say(together(status.verdict, others));
+  const count = others.size ? `, and ${others.size} others of themselves` : "";
+  at("seen-by").textContent = `as ${status.url} sees it${count}, version ${status.version}, ${new Date().toLocaleTimeString()}`;
   nodes(status, past.value, others);
   if (past.problem) at("sparks").replaceChildren(make("p", `No history: ${past.problem}`, "quiet"));
   else at("sparks").replaceChildren(...SPARKS.map(([name, of, unit]) => spark(name, of(past.value) ?? [], unit)));
@@ -424,8 +455,8 @@ async function lookAtPlacement() {
   const partitions = placed(status, topology, converged);
   placement = { topology, converged, partitions };
   const quorum = `${topology.default_ack}/${topology.default_from}`;
-  at("placement-status").textContent = `${partitions.length} partitions on ${topology.nodes.length} nodes, a default request is ${quorum}, epoch ${topology.epoch}. `
-    + "The nodes are those of --cluster: they do not change while the cluster runs.";
+  at("placement-status").textContent = `${partitions.length} partitions on ${topology.nodes.length} nodes, a default request is ${quorum}, epoch ${topology.epoch}.`;
+  tellChange(await json("/admin/cluster"));
   const shares = topology.nodes.map((node, place) => {
     const first = partitions.filter(({ replicas }) => replicas[0] === place).length;
     const any = partitions.filter(({ replicas }) => replicas.includes(place)).length;
@@ -436,6 +467,23 @@ async function lookAtPlacement() {
   at("legend").replaceChildren(...STATES.map(([kind, text], place) => make("li", `${partitions.filter(({ state }) => state === place).length}: ${text}`, kind)));
   paint(partitions);
   document.forms["partition-form"].elements.partition.max = partitions.length - 1;
+}
+
+// What moves, and what that waits for.
+function tellChange({ value, problem }) {
+  const lines = [];
+  if (problem) {
+    lines.push(`Whether members change is not shown: ${problem}`);
+  } else if (!value.change) {
+    lines.push("No change of members is under way.");
+  } else {
+    const { heading, begin, end, partitions, reads, waits, left_seconds: left } = value.change;
+    const rest = typeof left === "number" ? ` At the rate so far, ${Math.round(left)} s are left.` : "";
+    const way = heading === "back" ? "A change of members was cancelled and goes back" : "A change of members is under way";
+    lines.push(`${way}: of ${partitions} partitions, ${begin} to ${end - 1} are written by both placements and read by the ${reads} one.${rest}`, ...waits);
+  }
+  if (value?.plan) lines.push(`This node keeps a plan (${value.plan.change}), made on epoch ${value.plan.on_epoch}: kvorum cluster apply ${value.plan.on_epoch}`);
+  at("change").replaceChildren(...lines.map((line) => make("li", line)));
 }
 
 function paint(partitions) {

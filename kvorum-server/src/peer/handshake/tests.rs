@@ -3,7 +3,7 @@
 #![allow(clippy::similar_names, reason = "caller and called are the words of the protocol")]
 
 use super::*;
-use crate::peer::PROTOCOL;
+use crate::peer::{PROTOCOL, PROTOCOL_OLDEST};
 
 fn hello() -> Hello {
     Hello {
@@ -17,6 +17,7 @@ fn hello() -> Hello {
         run: Run { number: 3, nonce: 0xab },
         members: vec!["http://a:1".to_owned(), "http://b:1".to_owned()],
         clock: UnixMillis(1_700_000_000_000),
+        place: PlaceSettings::default(),
     }
 }
 
@@ -63,7 +64,7 @@ fn protocol_is_judged_first() {
 /// A range that is absurd, or that does not have the version before it, is refused by name.
 #[test]
 fn forged_ranges_are_refused() {
-    for range in ["7-6", "0-7", "1-70000", "1-999", "7", "x-y", "8-9", "5-6"] {
+    for range in ["7-6", "0-7", "1-70000", "1-999", "7", "x-y", "9-10", "5-6"] {
         let mut headers = hello().headers();
         headers[1].1 = range.to_owned();
         let error = parse(&headers).unwrap_err();
@@ -124,11 +125,13 @@ fn two_releases_take_the_highest_common_version() {
     check(&speaking(this, 1), &speaking(range(PROTOCOL + 1, PROTOCOL + 2), 2), None);
     // A release that offers one version sends no range, and does not read one.
     let before = Hello { protocols: None, ..speaking(this, 2) };
-    check(&speaking(this, 1), &before, Some(PROTOCOL));
-    check(&speaking(next, 1), &before, Some(PROTOCOL));
-    check(&before, &Hello { node: NodeId(1), store: 1, ..before.clone() }, Some(PROTOCOL));
-    let answer = speaking(next, 1).in_answer_to(&before).unwrap();
-    assert_eq!(answer.headers()[0], ("Kvorum-Protocol", PROTOCOL.to_string()), "what it expects");
+    let later = range(PROTOCOL_OLDEST, PROTOCOL + 1);
+    check(&speaking(this, 1), &before, Some(PROTOCOL_OLDEST));
+    check(&speaking(later, 1), &before, Some(PROTOCOL_OLDEST));
+    check(&speaking(next, 1), &before, None);
+    check(&before, &Hello { node: NodeId(1), store: 1, ..before.clone() }, Some(PROTOCOL_OLDEST));
+    let answer = speaking(later, 1).in_answer_to(&before).unwrap();
+    assert_eq!(answer.headers()[0], ("Kvorum-Protocol", PROTOCOL_OLDEST.to_string()), "what it expects");
 }
 
 /// A called node that takes a lower version than both speak is refused: somebody may want an older one to be spoken.
@@ -151,7 +154,7 @@ fn differences_are_named() {
         let text = hello().check(&theirs).unwrap_err().to_string();
         assert!(shown.iter().all(|part| text.contains(part)) && !text.contains('\n'), "{text}");
     };
-    let (ours, theirs) = (format!("version {PROTOCOL}"), format!("{} at", PROTOCOL + 1));
+    let (ours, theirs) = (format!("version {}", Protocols::SPOKEN), format!("{} at", PROTOCOL + 1));
     check(Hello { protocol: PROTOCOL + 1, protocols: None, ..other.clone() }, [&ours, &theirs]);
     check(Hello { cluster: "red".to_owned(), ..other.clone() }, ["\"blue\" at node", "\"red\" at node"]);
     let another = ClusterId::new(0xc2);

@@ -38,12 +38,12 @@ fn requests(word: u64) -> Vec<Request> {
         apply(ApplyKind::Write),
         apply(ApplyKind::Hint),
         apply(ApplyKind::ReadRepair),
-        versions(Floor { settled: word, sealed: 0, purged: 0 }),
-        versions(Floor { settled: 0, sealed: word, purged: 0 }),
-        versions(Floor { settled: 0, sealed: 0, purged: word }),
+        versions(Floor { agreed: word, sealed: 0, purged: 0 }),
+        versions(Floor { agreed: 0, sealed: word, purged: 0 }),
+        versions(Floor { agreed: 0, sealed: 0, purged: word }),
         Request::Survey { agreed: [0, word, 0].map(Timestamp).to_vec(), held_by: None },
         Request::Close { round: 1, upto: Timestamp(word), by_scan: false, partitions: vec![1] },
-        step(StepKind::Settle),
+        step(StepKind::Agree),
         step(StepKind::Seal),
         step(StepKind::Release),
     ]
@@ -65,10 +65,10 @@ fn replies(word: u64) -> Vec<(Request, Reply)> {
     };
     let fetch = Request::Fetch { keys: vec![key()], bytes: 1 };
     let stretch = Request::Stretch { partitions: vec![1], after: None, bytes: 1 };
-    let stretched = |settled, word| Reply::Stretched {
+    let stretched = |agreed, word| Reply::Stretched {
         last: None,
         is_large: false,
-        records: vec![StretchRow { settled: Timestamp(settled), key: key(), record: record(word) }],
+        records: vec![StretchRow { agreed: Timestamp(agreed), key: key(), record: record(word) }],
     };
     let scan = Request::ScanNext { scan: 1, bytes: 1 };
     let scanned = |held| Reply::ScanPart { scan: 1, rows: vec![ScanRow { key: key(), held }], is_last: true };
@@ -83,16 +83,16 @@ fn replies(word: u64) -> Vec<(Request, Reply)> {
         (scan.clone(), scanned(Held::Whole(record(word)))),
         (scan, scanned(header)),
         (versions.clone(), list(vec![row], Floor::default())),
-        (versions.clone(), list(Vec::new(), Floor { settled: word, sealed: 0, purged: 0 })),
-        (versions.clone(), list(Vec::new(), Floor { settled: 0, sealed: word, purged: 0 })),
-        (versions, list(Vec::new(), Floor { settled: 0, sealed: 0, purged: word })),
+        (versions.clone(), list(Vec::new(), Floor { agreed: word, sealed: 0, purged: 0 })),
+        (versions.clone(), list(Vec::new(), Floor { agreed: 0, sealed: word, purged: 0 })),
+        (versions, list(Vec::new(), Floor { agreed: 0, sealed: 0, purged: word })),
         (survey.clone(), surveyed(word, 0)),
         (survey, surveyed(0, word)),
-        (fetch.clone(), Reply::Fetched { settled: Timestamp(word), records: Vec::new() }),
+        (fetch.clone(), Reply::Fetched { agreed: Timestamp(word), records: Vec::new() }),
         (
             fetch,
             Reply::Fetched {
-                settled: Timestamp(0),
+                agreed: Timestamp(0),
                 records: vec![Fetched::Record(record(1)), Fetched::Damaged, Fetched::Record(record(word))],
             },
         ),
@@ -163,16 +163,16 @@ fn wall_clocks_are_compared_only() {
     run(async {
         let peer = Peer::new(|request| {
             Box::pin(async move {
-                let Request::Ping { wall, cluster_id, roster } = request else { return Reply::Done };
-                Reply::Pong { wall, cluster_id, roster, votes: true }
+                let Request::Ping { wall, cluster_id, registry } = request else { return Reply::Done };
+                Reply::Pong { wall, cluster_id, registry, votes: true }
             })
         });
         let link = connected(&peer).await;
         let wall = UnixMillis(u64::MAX);
         let answer = link
-            .call(&Request::Ping { wall, cluster_id: None, roster: Vec::new() }, Duration::from_secs(1))
+            .call(&Request::Ping { wall, cluster_id: None, registry: Vec::new() }, Duration::from_secs(1))
             .await;
-        assert_eq!(answer, Ok(Reply::Pong { wall, cluster_id: None, roster: Vec::new(), votes: true }));
+        assert_eq!(answer, Ok(Reply::Pong { wall, cluster_id: None, registry: Vec::new(), votes: true }));
     });
 }
 
@@ -209,7 +209,8 @@ fn unsent_replies_are_bounded() {
         });
         let (mut ours, theirs) = duplex(1024);
         let service = Rc::new(Answers { peer });
-        let caller = Caller { peer: US, connection: 7 };
+        let caller =
+            Caller { peer: US, connection: 7, protocol: PROTOCOL, epoch: kvorum_core::agreement::Epoch(0) };
         let mut pieces = Pieces::default();
         let get = Request::Get { key: key(), value_bytes_max: u32::MAX };
         for id in 0..200 {
@@ -219,7 +220,7 @@ fn unsent_replies_are_bounded() {
         let asked = Bytes::from(pieces.short.to_vec());
         let serving = serve(theirs, asked, service, caller, clock, Arc::clone(&limits));
         let taking = async {
-            settle().await;
+            run_ready_tasks().await;
             let held = limits.memory_used();
             assert!((32 << 20..=64 << 20).contains(&held), "{held} bytes are held");
             // Every reply that fitted arrives once the peer reads, and the other requests got a refusal.
@@ -254,7 +255,8 @@ fn bad_frames_are_logged_seldom() {
             let peer = Peer::timed();
             let (_ours, theirs) = duplex(1024);
             let service = Rc::new(Answers { peer });
-            let caller = Caller { peer: US, connection };
+            let caller =
+                Caller { peer: US, connection, protocol: PROTOCOL, epoch: kvorum_core::agreement::Epoch(0) };
             let bad = Bytes::from_static(&[0xff; 16]);
             serve(theirs, bad, service, caller, Arc::clone(&clock), Arc::clone(&limits)).await;
         }

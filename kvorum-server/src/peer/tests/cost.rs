@@ -6,6 +6,7 @@ use crate::peer::*;
 use crate::replica::Floor;
 use bytes::{Bytes, BytesMut};
 use kvorum_core::Key;
+use kvorum_core::agreement::Epoch;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +17,7 @@ use tokio::time::sleep;
 /// Prints the cost of a call over a loopback socket, as CPU time of either side. It checks nothing: run it with
 /// `cargo test --release -p kvorum --lib peer::tests::cost -- --ignored --nocapture`.
 #[test]
+#[expect(clippy::too_many_lines, reason = "one measurement, told once")]
 #[ignore = "prints figures and judges nothing: for a release build on a quiet machine"]
 fn cost_of_a_call() {
     let (address, addresses) = std::sync::mpsc::channel();
@@ -59,7 +61,8 @@ fn cost_of_a_call() {
                     let answer = format!("HTTP/1.1 101 Fine\r\nUpgrade: {UPGRADE_PROTOCOL}\r\n{headers}\r\n");
                     stream.write_all(answer.as_bytes()).await.unwrap();
                     let service = Rc::new(Bare { peer: Rc::clone(&peer) });
-                    let caller = Caller { peer: US, connection: 1 };
+                    let (protocol, epoch) = (PROTOCOL, Epoch(0));
+                    let caller = Caller { peer: US, connection: 1, protocol, epoch };
                     let clock = Arc::new(crate::clock::SystemClock::new());
                     let limits = limits(Arc::clone(&clock) as Arc<dyn Clock>);
                     spawn_local(serve(stream, Bytes::new(), service, caller, clock, limits));
@@ -80,6 +83,7 @@ fn cost_of_a_call() {
             peer: PEER,
             connector: Rc::new(Tcp),
             hello: Box::new(|| hello(US)),
+            epoch: Box::new(|| Epoch(0)),
             clock: Arc::new(crate::clock::SystemClock::new()),
             limits: limits(Arc::new(crate::clock::SystemClock::new())),
             auth: Arc::default(),

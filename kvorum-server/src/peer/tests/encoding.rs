@@ -90,9 +90,9 @@ proptest! {
 fn bounds_are_kept_when_writing() {
     let request = |request: Request| request.encode(Duration::ZERO, &mut Pieces::default());
     let key = Key::new("k").unwrap();
-    let roster = vec![StoreSeen { node: NodeId(1), store: 1, run: Run::default() }; ROSTER_LEN_MAX + 1];
-    let too_many = MessageError::TooMany { count: ROSTER_LEN_MAX + 1, count_max: ROSTER_LEN_MAX };
-    assert_eq!(request(Request::Ping { wall: UnixMillis(0), cluster_id: None, roster }), Err(too_many));
+    let registry = vec![StoreSeen { node: NodeId(1), store: 1, run: Run::default() }; REGISTRY_LEN_MAX + 1];
+    let too_many = MessageError::TooMany { count: REGISTRY_LEN_MAX + 1, count_max: REGISTRY_LEN_MAX };
+    assert_eq!(request(Request::Ping { wall: UnixMillis(0), cluster_id: None, registry }), Err(too_many));
     let scan = |sources| Request::ScanOpen { start: key.clone(), end: None, bytes: 1, sources, from: 1 };
     assert_eq!(request(scan(vec![1, 2])), Ok(()));
     assert_eq!(request(scan(vec![1, 1])), Err(MessageError::Unsorted));
@@ -137,9 +137,9 @@ fn forged_counts_are_refused() {
     check::<ScanRow>(22, long);
     check::<VersionRow>(22, long);
     check::<StretchRow>(30, long);
-    let mut roster = Bytes::from_static(&[0x04, 0x01]);
-    let too_many = MessageError::TooMany { count: ROSTER_LEN_MAX + 1, count_max: ROSTER_LEN_MAX };
-    assert_eq!(Vec::<StoreSeen>::get(&mut roster), Err(too_many));
+    let mut registry = Bytes::from_static(&[0x04, 0x01]);
+    let too_many = MessageError::TooMany { count: REGISTRY_LEN_MAX + 1, count_max: REGISTRY_LEN_MAX };
+    assert_eq!(Vec::<StoreSeen>::get(&mut registry), Err(too_many));
 }
 
 /// A deadline below a millisecond is not sent as zero.

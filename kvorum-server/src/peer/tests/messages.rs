@@ -5,13 +5,17 @@ use crate::peer::frame::{FrameReader, Pieces};
 use crate::peer::table::Row;
 use crate::peer::*;
 use crate::replica::{Applied, Fetched, Floor};
+use crate::slow::TraceContext;
 use bytes::Bytes;
+use kvorum_core::agreement::{Ballot, ConfigurationHash, Epoch, Instance, Voter};
+use kvorum_core::configuration::Configuration;
 use kvorum_core::{
-    ClusterId, Conditional, Key, Lineage, NodeId, Record, Run, StoreSeen, UnixMillis, Value, Version,
+    ClusterId, Conditional, Key, Lineage, NodeId, Placement, Record, Run, StoreSeen, Topology, UnixMillis,
+    Value, Version,
 };
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::num::NonZeroU128;
+use std::num::{NonZeroU64, NonZeroU128};
 use std::time::Duration;
 
 /// A request, and replies that answer it. Each has what follows its message's name in the name of its frame.
@@ -31,7 +35,7 @@ pub(super) fn samples() -> Vec<Sample> {
         Held::HeaderOnly { version, from: 3, expires: None, conditional: None, value_bytes: 1 << 20 };
     let seen =
         |node, store, number, nonce| StoreSeen { node: NodeId(node), store, run: Run { number, nonce } };
-    let roster = vec![seen(1, 0xaa << 120, 7, 0xcc), seen(2, 0xbb, 0, 0)];
+    let registry = vec![seen(1, 0xaa << 120, 7, 0xcc), seen(2, 0xbb, 0, 0)];
     let cluster_id = ClusterId::new(0xc1 << 64);
     let wall = UnixMillis(0x0188_1234_5678);
     let rows = vec![
@@ -39,14 +43,19 @@ pub(super) fn samples() -> Vec<Sample> {
         ScanRow { key: key("b"), held: header.clone() },
     ];
     let row = VersionRow { key: key("a"), version, from: 2, is_tombstone: true };
-    let floor = Floor { settled: 9, sealed: 8, purged: 7 };
-    let stretched =
-        |settled, name, record| StretchRow { settled: Timestamp(settled), key: key(name), record };
+    let floor = Floor { agreed: 9, sealed: 8, purged: 7 };
+    let stretched = |agreed, name, record| StretchRow { agreed: Timestamp(agreed), key: key(name), record };
     let lineage = Lineage { origin: version, base: Version::from_words(0x0a, 0x0b) };
     let conditional = Some(Box::new(Conditional { lineage, operation: NonZeroU128::new(9) }));
     let accepted = Record { conditional, ..tombstone.clone() };
     let promised =
         |held| BallotReply::Promised { held, has_held: true, has_built: false, memory_millis: 160 };
+    let voter = Voter { node: NodeId(1), store: 0x51 << 64 };
+    let turn = Ballot { round: 3, proposer: voter };
+    let instance = Instance { epoch: Epoch(1), hash: ConfigurationHash(0xaa << 120) };
+    let topology = Topology::of_urls(["http://a:1"]).unwrap();
+    let configuration =
+        Configuration::genesis(ClusterId::new(7).unwrap(), &topology, &Placement::initial(&topology));
     let refused = |code, detail: &str| Reply::Refused { code, detail: detail.to_owned() };
     vec![
         (
@@ -97,11 +106,16 @@ pub(super) fn samples() -> Vec<Sample> {
             vec![("contested", Reply::Applied(Applied::Contested { by: version }))],
         ),
         ("", Request::Release { key: key("k"), ballot: version }, Vec::new()),
+        (
+            "",
+            Request::Promise { key: key("k") },
+            vec![("", Reply::PromiseIs(Some(version))), ("none", Reply::PromiseIs(None))],
+        ),
         ("", Request::Fence { upto: Timestamp(9) }, vec![("", Reply::Fenced { met: Timestamp(8) })]),
         (
             "",
-            Request::Ping { wall, cluster_id, roster: roster.clone() },
-            vec![("", Reply::Pong { wall, cluster_id: None, roster, votes: true })],
+            Request::Ping { wall, cluster_id, registry: registry.clone() },
+            vec![("", Reply::Pong { wall, cluster_id: None, registry, votes: true })],
         ),
         ("", Request::TakeHints, vec![("", Reply::HintsTaken { delivered: 7, left: 1, met: Timestamp(9) })]),
         (
@@ -130,11 +144,11 @@ pub(super) fn samples() -> Vec<Sample> {
             "",
             Request::Fetch { keys: vec![key("k"), key("l")], bytes: 65_536 },
             vec![
-                ("nothing", Reply::Fetched { settled: Timestamp(0), records: vec![Fetched::Nothing] }),
+                ("nothing", Reply::Fetched { agreed: Timestamp(0), records: vec![Fetched::Nothing] }),
                 (
                     "",
                     Reply::Fetched {
-                        settled: Timestamp(9),
+                        agreed: Timestamp(9),
                         records: vec![Fetched::Record(record.clone()), Fetched::Damaged],
                     },
                 ),
@@ -161,7 +175,7 @@ pub(super) fn samples() -> Vec<Sample> {
         ),
         (
             "settle",
-            Request::Step { kind: StepKind::Settle, round: 5, upto: Timestamp(9), partitions: vec![1] },
+            Request::Step { kind: StepKind::Agree, round: 5, upto: Timestamp(9), partitions: vec![1] },
             vec![("", Reply::Stepped(true))],
         ),
         (
@@ -190,6 +204,45 @@ pub(super) fn samples() -> Vec<Sample> {
             Request::Compare { sums: vec![7, u64::MAX] },
             vec![("", Reply::Compared(vec![(1, 9), (4095, 0)]))],
         ),
+        (
+            "",
+            Request::Configurations { adopted: instance, bytes: 65_536 },
+            vec![(
+                "",
+                Reply::ConfigurationList {
+                    adopted: instance,
+                    level_max: 1,
+                    compared: vec![NodeId(2), NodeId(5)],
+                    configurations: vec![configuration.clone()],
+                },
+            )],
+        ),
+        (
+            "",
+            Request::Propose { instance, ballot: turn },
+            vec![
+                ("promised", Reply::Voted(BallotVote::Promised { voter, accepted: None })),
+                (
+                    "found",
+                    Reply::Voted(BallotVote::Promised {
+                        voter,
+                        accepted: Some((turn, configuration.clone())),
+                    }),
+                ),
+                ("not-named", Reply::Voted(BallotVote::NotNamed { voter })),
+                ("other", Reply::Voted(BallotVote::OtherInstance { ours: instance })),
+                ("outbid", Reply::Voted(BallotVote::Outbid { by: turn })),
+            ],
+        ),
+        (
+            "",
+            Request::Accept { instance, ballot: turn, value: configuration.clone() },
+            vec![
+                ("accepted", Reply::Voted(BallotVote::Accepted { voter })),
+                ("refused", Reply::Voted(BallotVote::Refused)),
+            ],
+        ),
+        ("", Request::Force { instance, ballot: turn, accepts: true, value: configuration }, Vec::new()),
     ]
 }
 
@@ -199,9 +252,25 @@ fn name_of(rows: &[Row], kind: u8, shows: &str) -> String {
     if shows.is_empty() { row.name.to_owned() } else { format!("{}-{shows}", row.name) }
 }
 
-/// The released frames, byte by byte. A change here breaks clusters of mixed releases.
+/// The fixtures of all versions that are spoken.
+const SPOKEN: [(u16, &str); 2] = [
+    (7, include_str!("../../../../fixtures/peer-frames-7.txt")),
+    (8, include_str!("../../../../fixtures/peer-frames-8.txt")),
+];
+
+/// The released frames of each version that is spoken, byte by byte. A change here breaks clusters of mixed releases.
 #[test]
 fn released_frames_still_read_and_write() {
+    assert_eq!(SPOKEN.map(|(version, _)| version).to_vec(), (PROTOCOL_OLDEST..=PROTOCOL).collect::<Vec<_>>());
+    for (version, released) in SPOKEN {
+        let lines = frames_of(version);
+        let released: Vec<&str> = released.lines().collect();
+        assert_eq!(lines, released, "version {version}\n{}\n", lines.join("\n"));
+    }
+}
+
+/// The name and the bytes of each frame of version `protocol`, after they were read again.
+fn frames_of(protocol: u16) -> Vec<String> {
     let hex = |bytes: &[u8]| bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"));
     let written = |pieces: &mut Pieces| {
         let mut queue = VecDeque::new();
@@ -211,6 +280,9 @@ fn released_frames_still_read_and_write() {
     let left = Duration::from_millis(1500);
     let mut lines = Vec::new();
     for (shows, request, replies) in samples() {
+        if Request::check_spoken(request.kind(), protocol).is_err() {
+            continue;
+        }
         let name = name_of(Request::ROWS, request.kind(), shows);
         let mut pieces = Pieces::default();
         let encode = |to: &mut Pieces| request.encode(left, to);
@@ -229,15 +301,28 @@ fn released_frames_still_read_and_write() {
             assert_eq!(Reply::decode(frame, request.reply_kind()), Ok(reply), "{name}");
         }
     }
-    let released: Vec<&str> = include_str!("../../../../fixtures/peer-frames-7.txt").lines().collect();
-    assert_eq!(lines, released, "\n{}\n", lines.join("\n"));
+    for note in notes().into_iter().filter(|note| Note::check_spoken(note.kind(), protocol).is_ok()) {
+        let mut pieces = Pieces::default();
+        pieces.push(note.kind(), 0x0102_0304, usize::MAX, |to| note.encode(to)).unwrap();
+        let bytes = written(&mut pieces);
+        lines.push(format!("{} {}", name_of(Note::ROWS, note.kind(), ""), hex(&bytes)));
+        let frame = FrameReader::new(bytes.into()).next().unwrap().unwrap();
+        assert_eq!(Note::decode(frame), Ok(note));
+    }
+    lines
+}
+
+/// Notes of every kind.
+pub(super) fn notes() -> Vec<Note> {
+    let context = TraceContext { trace: NonZeroU128::MIN, span: NonZeroU64::MAX };
+    vec![Note::Trace(context), Note::Epoch(Epoch(258))]
 }
 
 /// Goal: no message is released without a frame that later releases are compared with. Method: for each row of the table
 /// a frame with its name and kind in the latest fixture.
 #[test]
 fn every_message_has_a_frame() {
-    let fixture = include_str!("../../../../fixtures/peer-frames-7.txt");
+    let (_, fixture) = SPOKEN[SPOKEN.len() - 1];
     let named: BTreeSet<(&str, &str)> = fixture
         .lines()
         .map(|line| {
@@ -245,9 +330,10 @@ fn every_message_has_a_frame() {
             (name.split('-').next().unwrap(), &hex[16..18])
         })
         .collect();
-    for row in [Request::ROWS, Reply::ROWS].concat() {
+    for row in [Request::ROWS, Reply::ROWS, Note::ROWS].concat() {
         let kind = format!("{:02x}", row.kind);
-        assert!(named.contains(&(row.name, &kind)), "fixtures/peer-frames-7.txt: no frame of {}", row.name);
+        assert!(named.contains(&(row.name, &kind)), "the latest fixture has no frame of {}", row.name);
+        assert!((PROTOCOL_OLDEST..=PROTOCOL).contains(&row.since), "{}", row.name);
     }
 }
 
@@ -272,7 +358,7 @@ fn quoted(cell: &'static str) -> impl Iterator<Item = &'static str> {
 fn the_document_has_every_message() {
     let answers: BTreeMap<u8, u8> =
         samples().iter().map(|(_, request, _)| (request.kind(), request.reply_kind())).collect();
-    for (section, rows) in [("Requests", Request::ROWS), ("Replies", Reply::ROWS)] {
+    for (section, rows) in [("Requests", Request::ROWS), ("Replies", Reply::ROWS), ("Notes", Note::ROWS)] {
         let mut left: BTreeSet<String> = documented(section)
             .into_iter()
             .map(|cells| {
@@ -292,7 +378,7 @@ fn the_document_has_every_message() {
         .flat_map(|cells| quoted(cells[1]))
         .map(|name| name.split('<').next().unwrap())
         .collect();
-    for field in [Request::ROWS, Reply::ROWS].concat().iter().flat_map(|row| row.fields) {
+    for field in [Request::ROWS, Reply::ROWS, Note::ROWS].concat().iter().flat_map(|row| row.fields) {
         let (_, types) = field.split_once(": ").unwrap();
         for name in types.split(|letter: char| !letter.is_alphanumeric()).filter(|name| !name.is_empty()) {
             assert!(layouts.contains(name), "docs/wire.md, Types: no layout of {name}, in {field}");
@@ -356,6 +442,18 @@ fn frames_of_version_7_are_those_of_version_6_and_more() {
     let more = seven.lines().filter(|line| !six.lines().any(|other| other == *line));
     let more: Vec<&str> = more.filter_map(|line| line.split(' ').next()).collect();
     let expected = "Prepare Prepared Prepared-nothing Prepared-denied Apply-ballot Applied-contested Release Fence Fenced";
+    assert_eq!(more.join(" "), expected);
+}
+
+/// Version 8 only adds: the question for a promise, configurations and their ballots, and the note of a trace.
+#[test]
+fn frames_of_version_8_are_those_of_version_7_and_more() {
+    let [(_, seven), (_, eight)] = SPOKEN;
+    assert!(seven.lines().all(|line| eight.lines().any(|other| other == line)));
+    let more = eight.lines().filter(|line| !seven.lines().any(|other| other == *line));
+    let more: Vec<&str> = more.filter_map(|line| line.split(' ').next()).collect();
+    let expected = "Promise PromiseIs PromiseIs-none Configurations ConfigurationList Propose Voted-promised Voted-found \
+        Voted-not-named Voted-other Voted-outbid Accept Voted-accepted Voted-refused Force Trace Epoch";
     assert_eq!(more.join(" "), expected);
 }
 

@@ -6,6 +6,7 @@ mod encoding;
 mod messages;
 mod support;
 pub(super) mod values;
+mod versions;
 
 use super::frame::Pieces;
 use super::*;
@@ -81,7 +82,7 @@ fn dropped_calls_are_forgotten() {
         let peer = Peer::timed();
         let link = connected(&peer).await;
         drop(link.call(&after(20), SECOND));
-        settle().await;
+        run_ready_tasks().await;
         assert_eq!((peer.seen.borrow().len(), link.in_flight()), (1, 1));
         pass(25).await;
         assert_eq!((link.in_flight(), link.counts().calls_timed_out), (0, 0));
@@ -95,9 +96,9 @@ fn lost_connections_come_back() {
     run(async {
         let peer = Peer::timed();
         let (link, witness) = start(&peer);
-        settle().await;
+        run_ready_tasks().await;
         let call = link.call(&after(500), SECOND);
-        settle().await;
+        run_ready_tasks().await;
         peer.cut();
         assert_eq!(call.await, Err(CallError::Lost));
         assert!(matches!(link.state(), LinkState::Down { reason, .. } if reason.contains("peer closed")));
@@ -107,7 +108,10 @@ fn lost_connections_come_back() {
         pass(60).await;
         assert_eq!(link.call(&after(0), SECOND).await, Ok(Reply::DigestList(vec![0])));
         assert_eq!((witness.ups.get(), witness.downs.get()), (2, 1));
-        assert_eq!(peer.ended.borrow()[..], [Caller { peer: US, connection: 1 }]);
+        assert_eq!(
+            peer.ended.borrow()[..],
+            [Caller { peer: US, connection: 1, protocol: PROTOCOL, epoch: kvorum_core::agreement::Epoch(0) }]
+        );
     });
 }
 
@@ -128,7 +132,7 @@ fn attempts_back_off() {
         assert!(since.is_zero() && reason.contains("connection refused"), "{since:?} {reason}");
         peer.address.replace(Address::Node);
         link.probe_now();
-        settle().await;
+        run_ready_tasks().await;
         assert!(link.is_usable());
         assert_eq!((witness.ups.get(), witness.downs.get()), (1, 0));
     });
@@ -215,12 +219,12 @@ fn stopped_peers_are_given_up() {
     run(async {
         let peer = Peer::timed();
         let (link, witness) = start(&peer);
-        settle().await;
+        run_ready_tasks().await;
         peer.tap.silence(true);
         peer.address.replace(Address::Mute);
         let long = link.call(&after(1), Duration::from_mins(1));
         let short =
-            link.call(&Request::Ping { wall: UnixMillis(0), cluster_id: None, roster: Vec::new() }, SECOND);
+            link.call(&Request::Ping { wall: UnixMillis(0), cluster_id: None, registry: Vec::new() }, SECOND);
         assert_eq!(short.await, Err(CallError::TimedOut));
         assert_eq!(long.await, Err(CallError::Lost));
         assert!(matches!(link.state(), LinkState::Down { reason, .. } if reason.contains("does not answer")));
@@ -281,7 +285,12 @@ fn servers_end_what_is_corrupt() {
             let peer = Peer::timed();
             let (mut ours, theirs) = duplex(1024);
             let service = Rc::new(Answers { peer: Rc::clone(&peer) });
-            let caller = Caller { peer: US, connection: 7 };
+            let caller = Caller {
+                peer: US,
+                connection: 7,
+                protocol: PROTOCOL,
+                epoch: kvorum_core::agreement::Epoch(0),
+            };
             // The last frame that was read before the upgrade was handed over is served like any other.
             let good = Bytes::from(frame(4, &[0, 0, 0, 9]));
             let clock = Arc::clone(&peer.clock) as Arc<dyn Clock>;
@@ -490,11 +499,11 @@ fn dropped_links_end() {
     run(async {
         let peer = Peer::timed();
         let (link, witness) = start(&peer);
-        settle().await;
+        run_ready_tasks().await;
         let call = link.call(&after(500), SECOND);
         drop(link);
         assert_eq!(call.await, Err(CallError::Lost));
-        settle().await;
+        run_ready_tasks().await;
         assert_eq!((witness.ups.get(), witness.downs.get(), peer.ended.borrow().len()), (1, 1, 1));
         pass(10_000).await;
         assert_eq!(peer.connects.borrow().len(), 1);

@@ -2,6 +2,7 @@
 
 use crate::clock::{Clock, Rng, TimestampBound};
 use crate::peer::*;
+use crate::slow::TraceContext;
 use bytes::{Bytes, BytesMut};
 use kvorum_core::{NodeId, Record, Run, UnixMillis, Value, Version};
 use std::cell::{Cell, RefCell};
@@ -64,6 +65,7 @@ pub(super) fn hello(node: NodeId) -> Hello {
         run: Run { number: 1, nonce: 2 },
         members: Vec::new(),
         clock: UnixMillis(5),
+        place: crate::peer::PlaceSettings::default(),
     }
 }
 
@@ -154,6 +156,10 @@ pub(super) struct Peer {
     pub(super) is_stalled: Cell<bool>,
     pub(super) tap: Rc<Tap>,
     pub(super) seen: RefCell<Vec<Request>>,
+    /// The versions that it speaks.
+    pub(super) protocols: Cell<Protocols>,
+    /// The traces that requests came with.
+    pub(super) traces: RefCell<Vec<TraceContext>>,
     pub(super) connects: RefCell<Vec<Duration>>,
     pub(super) expired: Cell<usize>,
     pub(super) ended: RefCell<Vec<Caller>>,
@@ -172,6 +178,8 @@ impl Peer {
             is_stalled: Cell::new(false),
             tap: Rc::default(),
             seen: RefCell::default(),
+            protocols: Cell::new(Protocols::SPOKEN),
+            traces: RefCell::default(),
             connects: RefCell::default(),
             expired: Cell::new(0),
             ended: RefCell::default(),
@@ -217,7 +225,8 @@ pub(super) async fn accept(peer: Rc<Peer>, mut stream: DuplexStream) {
     };
     assert_eq!((header("Connection"), header("Upgrade")), (Some("Upgrade"), Some(UPGRADE_PROTOCOL)));
     let caller = Hello::parse(header).unwrap();
-    let ours = hello(PEER).in_answer_to(&caller).unwrap();
+    let ours = Hello { protocols: Some(peer.protocols.get()), ..hello(PEER) };
+    let ours = ours.in_answer_to(&caller).unwrap();
     ours.check(&caller).unwrap();
     let answer = ours.headers().into_iter().fold(
         format!("HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: {UPGRADE_PROTOCOL}\r\n"),
@@ -225,7 +234,12 @@ pub(super) async fn accept(peer: Rc<Peer>, mut stream: DuplexStream) {
     );
     stream.write_all(format!("{answer}\r\n").as_bytes()).await.unwrap();
     let connection = peer.connects.borrow().len() as u64;
-    let caller = Caller { peer: caller.node, connection };
+    let caller = Caller {
+        peer: caller.node,
+        connection,
+        protocol: ours.protocol,
+        epoch: kvorum_core::agreement::Epoch(0),
+    };
     let clock = Arc::clone(&peer.clock);
     let service: Rc<dyn Service> = Rc::new(Answers { peer });
     let limits = limits(Arc::clone(&clock) as Arc<dyn Clock>);
@@ -261,6 +275,11 @@ impl Service for Answers {
         assert_eq!(caller.peer, US);
         self.peer.seen.borrow_mut().push(request.clone());
         self.peer.answer.borrow()(request)
+    }
+
+    fn serve_within(&self, caller: Caller, request: Request, until: Duration, trace: TraceContext) -> Work {
+        self.peer.traces.borrow_mut().push(trace);
+        self.serve(caller, request, until)
     }
 
     fn expired(&self, _: Caller) {
@@ -319,7 +338,9 @@ pub(super) struct Witness {
 
 impl LinkObserver for Witness {
     fn connected(&self, theirs: &Hello) {
-        assert_eq!(*theirs, hello(PEER));
+        let versions = (PROTOCOL, Some(Protocols::SPOKEN));
+        let theirs = Hello { protocol: versions.0, protocols: versions.1, ..theirs.clone() };
+        assert_eq!(theirs, hello(PEER));
         self.ups.set(self.ups.get() + 1);
     }
 
@@ -337,6 +358,7 @@ pub(super) fn start(peer: &Rc<Peer>) -> (Rc<Link>, Rc<Witness>) {
         peer: PEER,
         connector: Rc::new(ToPeer { peer: Rc::clone(peer) }),
         hello: Box::new(|| hello(US)),
+        epoch: Box::new(|| kvorum_core::agreement::Epoch(0)),
         clock: Arc::clone(&peer.clock) as Arc<dyn Clock>,
         limits: limits(Arc::clone(&peer.clock) as Arc<dyn Clock>),
         auth: Arc::default(),
@@ -350,13 +372,13 @@ pub(super) fn start(peer: &Rc<Peer>) -> (Rc<Link>, Rc<Witness>) {
 /// A link that is up.
 pub(super) async fn connected(peer: &Rc<Peer>) -> Rc<Link> {
     let (link, _) = start(peer);
-    settle().await;
+    run_ready_tasks().await;
     assert!(link.is_usable(), "{:?}", link.state());
     link
 }
 
 /// Runs all ready tasks without letting time pass.
-pub(super) async fn settle() {
+pub(super) async fn run_ready_tasks() {
     for _ in 0..100 {
         tokio::task::yield_now().await;
     }
@@ -364,7 +386,7 @@ pub(super) async fn settle() {
 
 pub(super) async fn pass(millis: u64) {
     sleep(Duration::from_millis(millis)).await;
-    settle().await;
+    run_ready_tasks().await;
 }
 
 pub(super) fn run(test: impl Future<Output = ()>) {

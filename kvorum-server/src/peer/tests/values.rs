@@ -4,10 +4,14 @@
 use crate::peer::fields::Field;
 use crate::peer::terms::{Held, Timestamp, VersionRow};
 use crate::replica::Floor;
-use kvorum_core::{ClusterId, Conditional, Key, Lineage, Record, UnixMillis, Value, Version};
+use crate::slow::TraceContext;
+use kvorum_core::configuration::Configuration;
+use kvorum_core::{
+    ClusterId, Conditional, Key, Lineage, Placement, Record, Topology, UnixMillis, Value, Version,
+};
 use proptest::prelude::*;
 use std::fmt::Debug;
-use std::num::NonZeroU128;
+use std::num::{NonZeroU64, NonZeroU128};
 
 /// A type with any of its values.
 pub(in crate::peer) trait AnyValue: Sized + Debug {
@@ -56,9 +60,10 @@ any_values! {
     String: ".{0,20}";
     Timestamp: any::<u64>().prop_map(Timestamp);
     ClusterId: (1..=u128::MAX).prop_map(|id| ClusterId::new(id).unwrap());
+    TraceContext: any::<(NonZeroU128, NonZeroU64)>().prop_map(|(trace, span)| TraceContext { trace, span });
     Key: prop::collection::vec(any::<u8>(), 1..20).prop_map(|bytes| Key::new(bytes).unwrap());
     Version: any::<(u64, u64)>().prop_map(|(clock, node)| Version::from_words(clock, node));
-    Floor: any::<[u64; 3]>().prop_map(|[settled, sealed, purged]| Floor { settled, sealed, purged });
+    Floor: any::<[u64; 3]>().prop_map(|[agreed, sealed, purged]| Floor { agreed, sealed, purged });
     VersionRow: (Key::any_value(), Version::any_value(), 1u16.., any::<bool>())
         .prop_map(|(key, version, from, is_tombstone)| VersionRow { key, version, from, is_tombstone });
     Conditional: (Version::any_value(), Version::any_value(), any::<u128>()).prop_map(|(origin, base, operation)| {
@@ -67,7 +72,14 @@ any_values! {
     Record: (Version::any_value(), 1u16.., Option::<UnixMillis>::any_value(), value(), conditional()).prop_map(
         |(version, from, expires, value, conditional)| Record { version, from, expires, value, conditional }
     );
+    Configuration: (1..=u128::MAX, 1..5usize).prop_map(|(id, nodes)| configuration(id, nodes));
     Held: prop_oneof![Record::any_value().prop_map(Held::Whole), header_only()];
+}
+
+/// That of epoch 0 of a cluster with so many nodes.
+fn configuration(id: u128, nodes: usize) -> Configuration {
+    let topology = Topology::of_urls((0..nodes).map(|node| format!("http://n-{node}:1"))).unwrap();
+    Configuration::genesis(ClusterId::new(id).unwrap(), &topology, &Placement::initial(&topology))
 }
 
 fn value() -> impl Strategy<Value = Value> {

@@ -43,9 +43,8 @@ impl Committer {
     ///
     /// The readable `meta` rows are carried over; `known` has those that the node knows without reading them. A failed
     /// attempt may be repeated: the old store's rows are kept in memory until the new one has them.
-    pub(super) fn set_aside(&mut self, known: Vec<(&'static [u8], Bytes)>) -> Result<(), ReplicaError> {
-        let mut rows: BTreeMap<Bytes, Bytes> =
-            known.into_iter().map(|(key, value)| (Bytes::from_static(key), value)).collect();
+    pub(super) fn set_aside(&mut self, known: Vec<(Bytes, Bytes)>) -> Result<(), ReplicaError> {
+        let mut rows: BTreeMap<Bytes, Bytes> = known.into_iter().collect();
         rows.append(&mut self.carried);
         match self.engine.scan(Keyspace::Meta, b"", std::ops::Bound::Unbounded) {
             Ok(scan) => rows.extend(scan.filter_map(Result::ok)),

@@ -21,11 +21,11 @@ impl Committer {
     /// Decides what one request adds to the stage, and its answer if the stage is stored.
     pub(super) fn judge(&mut self, stage: &mut Stage, request: Request) -> Addressed {
         match request {
-            Request::Apply { key, record, source, observed, done, courier } => {
+            Request::Apply { key, record, source, observed, done, completions, times: _ } => {
                 let outcome = self.judge_record(stage, key, record, source, observed);
-                (courier, Answer::Apply { outcome, done })
+                (completions, Answer::Apply { outcome, done })
             }
-            Request::ApplyMany { records, source, done, courier } => {
+            Request::ApplyMany { records, source, done, completions } => {
                 let judge = |(key, record, observed)| {
                     match self.judge_record(stage, key, record, source, observed) {
                         Ok(applied) => Ok(Some(applied)),
@@ -36,11 +36,11 @@ impl Committer {
                     }
                 };
                 let outcome = records.into_iter().map(judge).collect();
-                (courier, Answer::ApplyMany { outcome, done })
+                (completions, Answer::ApplyMany { outcome, done })
             }
-            Request::Prepare { key, ballot, earlier, observed, done, courier } => {
+            Request::Prepare { key, ballot, earlier, observed, done, completions, times: _ } => {
                 let outcome = self.judge_ballot(stage, key, ballot, &earlier, observed);
-                (courier, Answer::Prepare { outcome, done })
+                (completions, Answer::Prepare { outcome, done })
             }
             Request::Release { key, ballot, done } => {
                 if self.promise_of(stage, &key) == (Promised { ballot, is_alone: true }) {
@@ -152,13 +152,13 @@ impl Committer {
         floors.judge(digests.partition_of(key), record, source, holds_nothing, is_dead)
     }
 
-    /// Ends the promises that partitions have settled past: only repair brings in older records there, and all nodes held
+    /// Ends the promises that partitions have agreed past: only repair brings in older records there, and all nodes held
     /// the same of those.
     fn end_promises(&self, stage: &mut Stage) {
         let (Some(digests), false) = (&self.digests, stage.floors.is_empty()) else { return };
         let is_over = |key: &Key, ballot: Version| {
             let floor = stage.floors.get(&digests.partition_of(key).0);
-            floor.is_some_and(|floor| ballot.clock() <= floor.settled)
+            floor.is_some_and(|floor| ballot.clock() <= floor.agreed)
         };
         for key in self.promises.over(is_over) {
             // A ballot of this group may have a newer promise.

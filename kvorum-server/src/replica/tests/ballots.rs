@@ -10,7 +10,8 @@ impl Bench {
         let (done, mut answer) = oneshot::channel();
         let earlier = earlier.iter().map(|millis| version(*millis)).collect();
         let (key, ballot) = (key("k"), version(ballot));
-        let request = Request::Prepare { key, ballot, earlier, observed, done, courier: None };
+        let request =
+            Request::Prepare { key, ballot, earlier, observed, done, completions: None, times: None };
         self.committer.commit(vec![request]);
         answer.try_recv().unwrap().unwrap()
     }
@@ -44,7 +45,7 @@ fn built(millis: u64, origin: u64, base: u64) -> Record {
 }
 
 const ALL_COPIES: [Source; 4] =
-    [Source::Writer, Source::Copy, Source::Reader, Source::Repair { settled: u64::MAX }];
+    [Source::Writer, Source::Copy, Source::Reader, Source::Repair { agreed: u64::MAX }];
 
 /// A promise keeps out what is below it, whoever sends it, also after a restart; what is above passes and ends it.
 #[test]
@@ -90,12 +91,20 @@ fn a_group_sees_its_own_promises() {
         earlier: Vec::new(),
         observed,
         done,
-        courier: None,
+        completions: None,
+        times: None,
     };
     let (done, mut applied) = oneshot::channel();
     let source = Source::Writer;
-    let write =
-        Request::Apply { key: key("k"), record: value(5, "five"), source, observed, done, courier: None };
+    let write = Request::Apply {
+        key: key("k"),
+        record: value(5, "five"),
+        source,
+        observed,
+        done,
+        completions: None,
+        times: None,
+    };
     bench.committer.commit(vec![ballot, write]);
     assert!(is_promised(&promised.try_recv().unwrap().unwrap()));
     assert_eq!(applied.try_recv().unwrap().unwrap(), contested(10));
@@ -160,7 +169,7 @@ fn a_fence_ends_ballots_only() {
         Applied::Contested { by: bench.promises.fence() }
     );
     assert_eq!(bench.prepare(10, &[]), Judged::Denied { by: bench.promises.fence() });
-    assert_eq!(bench.apply_as(Source::Repair { settled: 0 }, built(8, 8, 1)), Applied::Stored);
+    assert_eq!(bench.apply_as(Source::Repair { agreed: 0 }, built(8, 8, 1)), Applied::Stored);
     assert_eq!(bench.apply_as(Source::Writer, value(9, "nine")), Applied::Stored);
     // What was taken behind the fence does not count as taken by the ballot.
     assert_eq!(
@@ -197,14 +206,14 @@ fn a_promise_is_taken_back() {
     assert_eq!(bench.apply_as(Source::Writer, value(10, "ten")), contested(13));
 }
 
-/// A promise goes once its partition has settled past it.
+/// A promise goes once its partition was agreed past it.
 #[test]
 fn settled_promises_go() {
     let mut bench = bench();
     assert!(is_promised(&bench.prepare(10, &[])));
     let (upto, partitions) = (version(9).clock(), || Arc::from([partition().0]));
     assert!(bench.step(FloorStep::Close { round: 7, upto, partitions: partitions() }));
-    assert!(bench.step(FloorStep::Settle { round: 7, upto, partitions: partitions() }));
+    assert!(bench.step(FloorStep::Agree { round: 7, upto, partitions: partitions() }));
     assert_eq!(bench.promises.len(), 1);
     bench.release(10);
     assert!(bench.promises.is_empty() && bench.restarted().promises.is_empty());
@@ -218,7 +227,18 @@ fn promises_are_bounded() {
         let observed = Observed { mark: None, as_of: bench.groups.load(Ordering::Acquire) };
         let (done, answer) = oneshot::channel();
         let (key, ballot) = (key(&name), version(millis));
-        (Request::Prepare { key, ballot, earlier: Vec::new(), observed, done, courier: None }, answer)
+        (
+            Request::Prepare {
+                key,
+                ballot,
+                earlier: Vec::new(),
+                observed,
+                done,
+                completions: None,
+                times: None,
+            },
+            answer,
+        )
     };
     let (requests, answers): (Vec<_>, Vec<_>) =
         (0..super::super::PROMISES_LEN_MAX).map(|i| prepare(&mut bench, format!("key-{i}"), 10)).unzip();

@@ -81,7 +81,7 @@ fn nothing_at_or_below_a_closed_cut_is_confirmed() {
     );
     // Others bring what they have; its writer is told nothing by that.
     assert_eq!(bench.apply_as(Source::Copy, value(12, "hint")), Applied::Stored);
-    bench.source = Source::Repair { settled: 0 };
+    bench.source = Source::Repair { agreed: 0 };
     assert_eq!(bench.apply("repaired", value(9, "of a writer")).unwrap(), Applied::Stored);
     bench.source = Source::Writer;
     assert_eq!(

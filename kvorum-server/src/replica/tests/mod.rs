@@ -105,7 +105,10 @@ impl Bench {
                 let (done, answer) = oneshot::channel();
                 let source = self.source;
                 let key = self::key(key);
-                (Request::Apply { key, record, source, observed, done, courier: None }, answer)
+                (
+                    Request::Apply { key, record, source, observed, done, completions: None, times: None },
+                    answer,
+                )
             })
             .unzip();
         self.committer.commit(requests);
@@ -183,7 +186,7 @@ impl Bench {
     fn release(&mut self, millis: u64) {
         let (upto, partitions) = (version(millis).clock(), || Arc::from([partition().0]));
         assert!(self.step(FloorStep::Close { round: 7, upto, partitions: partitions() }));
-        assert!(self.step(FloorStep::Settle { round: 7, upto, partitions: partitions() }));
+        assert!(self.step(FloorStep::Agree { round: 7, upto, partitions: partitions() }));
         assert!(self.step(FloorStep::Seal { upto, partitions: partitions() }));
         assert!(self.step(FloorStep::Release { upto, partitions: partitions() }));
     }
@@ -249,8 +252,8 @@ fn batches_are_judged_record_by_record() {
     let records = records.map(|(name, record)| (key(name), record, bench.observe(name)));
     let before = bench.groups.load(Ordering::Acquire);
     let (done, mut answer) = oneshot::channel();
-    let source = Source::Repair { settled: 0 };
-    let request = Request::ApplyMany { records: records.into(), source, done, courier: None };
+    let source = Source::Repair { agreed: 0 };
+    let request = Request::ApplyMany { records: records.into(), source, done, completions: None };
     bench.committer.commit(vec![request]);
     let superseded = |by| Some(self::superseded(version(by)));
     let expected = vec![Some(Applied::Stored), superseded(9), Some(Applied::Stored), superseded(6)];
@@ -268,8 +271,8 @@ fn batches_fail_with_their_group() {
     bench.engine.set_fault(Some(Fault::SyncError));
     let (done, mut answer) = oneshot::channel();
     let records = vec![(key("k"), value(5, "a"), bench.observe("k"))];
-    let source = Source::Repair { settled: 0 };
-    bench.committer.commit(vec![Request::ApplyMany { records, source, done, courier: None }]);
+    let source = Source::Repair { agreed: 0 };
+    bench.committer.commit(vec![Request::ApplyMany { records, source, done, completions: None }]);
     assert!(matches!(answer.try_recv().unwrap(), Err(ReplicaError::Failed { .. })));
 }
 
@@ -279,24 +282,24 @@ fn batches_fail_with_their_group() {
 fn steps_follow_each_other() {
     let mut bench = Bench::new(DurabilityMode::Os, Purge::Keep);
     let (upto, partitions) = (version(5).clock(), || Arc::from([partition().0]));
-    let settle = |round| FloorStep::Settle { round, upto, partitions: partitions() };
-    assert!(!bench.step(settle(7)));
+    let agree = |round| FloorStep::Agree { round, upto, partitions: partitions() };
+    assert!(!bench.step(agree(7)));
     assert!(!bench.step(FloorStep::Seal { upto, partitions: partitions() }));
     assert!(!bench.step(FloorStep::Release { upto, partitions: partitions() }));
     assert!(bench.step(FloorStep::Close { round: 7, upto, partitions: partitions() }));
-    assert!(!bench.step(settle(8)));
-    assert!(!bench.step(FloorStep::Settle { round: 7, upto: upto + 1, partitions: partitions() }));
+    assert!(!bench.step(agree(8)));
+    assert!(!bench.step(FloorStep::Agree { round: 7, upto: upto + 1, partitions: partitions() }));
     bench.source = Source::Writer;
     assert_eq!(bench.apply("other", value(9, "v")).unwrap(), Applied::Stored);
-    assert!(bench.step(settle(7)));
+    assert!(bench.step(agree(7)));
     assert!(bench.step(FloorStep::Seal { upto, partitions: partitions() }));
     bench.engine.crash();
-    assert_eq!(bench.floor(), super::Floor { settled: upto, sealed: upto, purged: 0 });
+    assert_eq!(bench.floor(), super::Floor { agreed: upto, sealed: upto, purged: 0 });
     // What was compared is as durable as the word on it.
     assert_eq!(bench.stored("other"), Some(value(9, "v")));
     // Another life has not been closed.
     let mut bench = Bench::over(Arc::clone(&bench.engine), DurabilityMode::Os, Purge::Keep);
-    assert!(!bench.step(settle(7)));
+    assert!(!bench.step(agree(7)));
 }
 
 /// Goal: what is purged stays away, whoever brings it; what is newer does not. Method: a deleted key is purged, then
@@ -314,17 +317,17 @@ fn nothing_comes_in_below_a_floor() {
     let floor = version(5).clock();
     let refused = Applied::TooLate { upto: Version::from_words(floor, u64::MAX) };
     bench.forget();
-    for source in [Source::Writer, Source::Copy, Source::Repair { settled: floor - 1 }] {
+    for source in [Source::Writer, Source::Copy, Source::Repair { agreed: floor - 1 }] {
         assert_eq!(bench.apply_as(source, value(2, "old")), refused, "{source:?}");
         assert_eq!(bench.apply_as(source, value(5, "old")), refused, "{source:?}");
     }
     // Whoever writes back or repairs what is dead is told that it is as good as held; a writer stamps again.
     assert_eq!(bench.apply_as(Source::Copy, tombstone(4)), Applied::Stored);
-    assert_eq!(bench.apply_as(Source::Repair { settled: floor }, tombstone(4)), Applied::Stored);
+    assert_eq!(bench.apply_as(Source::Repair { agreed: floor }, tombstone(4)), Applied::Stored);
     assert_eq!(bench.apply_as(Source::Writer, tombstone(4)), refused);
     assert_eq!(bench.stored("k"), None);
-    // From a store that has settled as far, what is alive is what all hold: it was lost here.
-    assert_eq!(bench.apply_as(Source::Repair { settled: floor }, value(3, "lost")), Applied::Stored);
+    // From a store that has agreed as far, what is alive is what all hold: it was lost here.
+    assert_eq!(bench.apply_as(Source::Repair { agreed: floor }, value(3, "lost")), Applied::Stored);
     assert_eq!(bench.apply_as(Source::Copy, value(4, "late")), refused);
     assert_eq!(bench.apply_as(Source::Copy, value(6, "new")), Applied::Stored);
     assert_eq!(bench.stored("k"), Some(value(6, "new")));
@@ -355,7 +358,7 @@ fn closed_partitions_take_repair_only() {
     assert_eq!(bench.apply_as(Source::Writer, tombstone(4)), refused);
     assert_eq!(bench.apply_as(Source::Copy, value(5, "late")), refused);
     assert_eq!(bench.apply_as(Source::Writer, value(2, "held")), Applied::Stored);
-    assert_eq!(bench.apply_as(Source::Repair { settled: 0 }, value(4, "theirs")), Applied::Stored);
+    assert_eq!(bench.apply_as(Source::Repair { agreed: 0 }, value(4, "theirs")), Applied::Stored);
     assert_eq!(bench.apply_as(Source::Writer, value(6, "new")), Applied::Stored);
 }
 
@@ -375,18 +378,18 @@ fn rows_in_doubt_stay_until_they_are_named() {
     assert!(bench.step(doubt(0, 5)));
     assert!(bench.stored("k").is_some());
     assert_eq!(bench.remove(Removal::Outlived), 1);
-    let old = Source::Repair { settled: version(3).clock() };
+    let old = Source::Repair { agreed: version(3).clock() };
     assert!(matches!(bench.apply_as(old, value(3, "older store")), Applied::TooLate { .. }));
     assert!(matches!(bench.apply_as(Source::Writer, value(4, "late")), Applied::TooLate { .. }));
     assert_eq!(bench.floor(), super::Floor::default());
     let adopt = || FloorStep::Adopt { floors: Arc::from([(partition().0, word)]) };
     assert!(bench.step(adopt()));
-    assert_eq!(bench.floor(), super::Floor { settled: word, sealed: word, purged: 0 });
-    assert_eq!(bench.apply_as(Source::Repair { settled: word }, value(3, "theirs")), Applied::Stored);
+    assert_eq!(bench.floor(), super::Floor { agreed: word, sealed: word, purged: 0 });
+    assert_eq!(bench.apply_as(Source::Repair { agreed: word }, value(3, "theirs")), Applied::Stored);
     // Nobody said yet that tombstones may go: the other still has this one, and so must this store.
-    assert_eq!(bench.apply_as(Source::Repair { settled: word }, tombstone(4)), Applied::Stored);
+    assert_eq!(bench.apply_as(Source::Repair { agreed: word }, tombstone(4)), Applied::Stored);
     assert_eq!(bench.stored("k"), Some(tombstone(4)));
-    // Once more, as when two nodes are met at a time: the partition settles again afterwards.
+    // Once more, as when two nodes are met at a time: the partition agrees again afterwards.
     assert!(bench.step(doubt(0, 5)));
     assert!(bench.step(adopt()));
     bench.release(6);
@@ -397,7 +400,7 @@ fn rows_in_doubt_stay_until_they_are_named() {
 #[test]
 fn words_count_of_replicas_only() {
     let mut bench = Bench::new(DurabilityMode::Os, Purge::Keep);
-    let from_behind = Source::Repair { settled: 0 };
+    let from_behind = Source::Repair { agreed: 0 };
     let of = |from, millis| Record { from, ..value(millis, "v") };
     bench.apply("k", of(3, 4)).unwrap();
     // The fifth node of the list holds nothing that was written for three.
@@ -538,6 +541,23 @@ fn superseded_says_how_far_back_it_remembers() {
     bench.clock.pass(5);
     assert_eq!(memory(&mut bench, "k"), 5, "since the generation before");
     assert!(matches!(bench.apply("k", value(2, "b")).unwrap(), Applied::Superseded { .. }));
+}
+
+/// Goal: in a new epoch a replica forgets what it held, and says all the same that it remembers a record of this epoch: else the
+/// first write after each epoch that meets a newer record would be of unknown outcome. Method: a version that was overwritten
+/// before the epoch changed.
+#[test]
+fn a_new_epoch_shortens_no_memory() {
+    let mut bench = Bench::new(DurabilityMode::Os, Purge::Keep);
+    let placed_since = Arc::new(AtomicU64::new(0));
+    bench.committer = bench.committer.placed_by(Arc::clone(&placed_since));
+    bench.apply("k", value(2, "b")).unwrap();
+    bench.apply("k", value(3, "b")).unwrap();
+    assert_eq!(bench.apply("k", value(2, "b")).unwrap(), Applied::Stored, "it was held");
+    bench.clock.pass(1_000);
+    placed_since.store(1, Ordering::SeqCst);
+    let applied = bench.apply("k", value(2, "b")).unwrap();
+    assert!(matches!(applied, Applied::Superseded { memory_millis: 1_000, .. }), "{applied:?}");
 }
 
 /// A lease is synced whatever the durability of writes is: the clock's monotony hangs on it.

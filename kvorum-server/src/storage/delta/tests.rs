@@ -29,7 +29,7 @@ fn rows(engine: &dyn Engine, keyspace: Keyspace, start: &[u8], end: Bound<&[u8]>
 }
 
 /// Checks that the index matches the record of every key.
-fn assert_alike(engine: &dyn Engine) {
+fn assert_in_sync(engine: &dyn Engine) {
     let all = Bound::Unbounded;
     assert_eq!(rows(engine, Keyspace::Tokens, &[], all), rows(engine, Keyspace::Records, &[], all));
     for index in 0..KEYS {
@@ -81,15 +81,15 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(80))]
 
-    /// Goal: whatever is committed, folded, lost with the power or reopened, the index matches the records. Method:
+    /// Goal: whatever is committed, flushed, lost with the power or reopened, the index matches the records. Method:
     /// random steps over the modelled disk, which can lose any end of the unsynced batches, with so little memory that
-    /// every few batches are folded.
+    /// every few batches are flushed.
     #[test]
     fn index_is_as_the_records_whatever_happens(steps in steps(), bytes_max in 1..2000usize) {
         let disk = Arc::new(MemoryEngine::new());
-        let open = || Delta::open(Arc::clone(&disk) as Arc<dyn Engine>, bytes_max, Folding::Within, &Supervisor::default()).unwrap();
+        let open = || Delta::open(Arc::clone(&disk) as Arc<dyn Engine>, bytes_max, Flushing::Within, &Supervisor::default()).unwrap();
         let mut delta = open();
-        let mut folds = 0;
+        let mut flushes = 0;
         for step in steps {
             match step {
                 Step::Commit { changes, is_synced } => {
@@ -101,12 +101,12 @@ proptest! {
                     }
                 }
                 Step::PowerLoss(keep) => {
-                    folds += delta.stats().folds;
+                    flushes += delta.stats().flushes;
                     disk.crash_keeping(keep);
                     delta = open();
                 }
                 Step::Kill => {
-                    folds += delta.stats().folds;
+                    flushes += delta.stats().flushes;
                     disk.kill();
                     delta = open();
                 }
@@ -118,27 +118,27 @@ proptest! {
                 Step::Fault(fault) => disk.set_fault(fault),
                 Step::SetAside => delta.set_aside().unwrap(),
             }
-            assert_alike(&delta);
+            assert_in_sync(&delta);
         }
         disk.set_fault(None);
         delta.reopen().unwrap();
         delta.reclaim(&mut || true).unwrap();
-        assert_alike(&delta);
-        prop_assert_eq!(delta.stats().unfolded_bytes, 0);
-        prop_assert!(folds + delta.stats().folds > 0 || disk.row_count(Keyspace::Tokens) == 0);
+        assert_in_sync(&delta);
+        prop_assert_eq!(delta.stats().unflushed_bytes, 0);
+        prop_assert!(flushes + delta.stats().flushes > 0 || disk.row_count(Keyspace::Tokens) == 0);
     }
 }
 
-/// Goal: the same over the engine on disk, with a folding thread beside the writes, and the log does not grow forever.
+/// Goal: the same over the engine on disk, with a flushing thread beside the writes, and the log does not grow forever.
 /// Method: a thousand batches over few keys, with reads between them; closed and reopened now and then.
 #[test]
 fn lsm_engine_is_folded_beside_writes() {
     let dir = tempfile::tempdir().unwrap();
-    let mut folds = 0;
+    let mut flushes = 0;
     for life in 0..4u8 {
         let engine = LsmEngine::open(LsmConfig::new(dir.path().join("store"), 16 << 20)).unwrap();
-        let delta = Delta::open(Arc::new(engine), 2000, Folding::Beside, &Supervisor::default()).unwrap();
-        assert_alike(&delta);
+        let delta = Delta::open(Arc::new(engine), 2000, Flushing::Beside, &Supervisor::default()).unwrap();
+        assert_in_sync(&delta);
         for round in 0..250u16 {
             let [low, _] = round.to_le_bytes();
             let change = |step: u8| {
@@ -147,14 +147,14 @@ fn lsm_engine_is_folded_beside_writes() {
             };
             delta.commit(batch(&(0..4).map(change).collect()), Durability::Buffered).unwrap();
             if round % 25 == 0 {
-                assert_alike(&delta);
+                assert_in_sync(&delta);
             }
         }
-        folds += delta.stats().folds;
+        flushes += delta.stats().flushes;
         if life == 2 {
             delta.reclaim(&mut || true).unwrap();
-            assert_eq!(delta.stats().unfolded_bytes, 0);
-            // The next batches remove the folded rows from the log.
+            assert_eq!(delta.stats().unflushed_bytes, 0);
+            // The next batches remove the flushed rows from the log.
             for _ in 0..250 {
                 delta.commit(batch(&BTreeMap::from([(1, Some(life))])), Durability::Buffered).unwrap();
             }
@@ -162,7 +162,7 @@ fn lsm_engine_is_folded_beside_writes() {
             assert!(left <= 250, "{left} rows of the log are left");
         }
     }
-    assert!(folds > 4, "{folds} folds");
+    assert!(flushes > 4, "{flushes} flushes");
 }
 
 /// While the disk accepts no tables, writes go on until memory is short, and then wait and are refused; no write is
@@ -171,7 +171,7 @@ fn lsm_engine_is_folded_beside_writes() {
 fn writes_are_refused_while_folds_fail_for_long() {
     let disk = Arc::new(MemoryEngine::new());
     let delta =
-        Delta::open(Arc::clone(&disk) as Arc<dyn Engine>, 500, Folding::Beside, &Supervisor::default())
+        Delta::open(Arc::clone(&disk) as Arc<dyn Engine>, 500, Flushing::Beside, &Supervisor::default())
             .unwrap();
     disk.refuse_tables(true);
     let mut written = 0;
@@ -184,13 +184,13 @@ fn writes_are_refused_while_folds_fail_for_long() {
         assert!(written < 250, "nothing is bounded");
     };
     assert!(matches!(refused, EngineError::Busy) && written > 40, "{refused} after {written}");
-    assert_alike(&delta);
+    assert_in_sync(&delta);
     disk.refuse_tables(false);
-    while delta.stats().folds == 0 {
+    while delta.stats().flushes == 0 {
         wait::pause(Duration::from_millis(10));
     }
     delta.commit(batch(&BTreeMap::from([(0, Some(9))])), Durability::Synced).unwrap();
-    assert_alike(&delta);
+    assert_in_sync(&delta);
 }
 
 /// A row of the log that cannot be parsed is damage of the store.
@@ -202,7 +202,7 @@ fn damaged_log_is_told() {
         disk.commit(vec![Change::Put { keyspace, key, value }], Durability::Synced).unwrap();
     };
     let open =
-        || Delta::open(Arc::clone(&disk) as Arc<dyn Engine>, 500, Folding::Within, &Supervisor::default());
+        || Delta::open(Arc::clone(&disk) as Arc<dyn Engine>, 500, Flushing::Within, &Supervisor::default());
     put(format::encode_delta_key(7), &[0, 3, 0, 1, 2, 0xff, 0xff]);
     assert!(open().is_ok());
     for (number, value) in [(8, &[0, 3, 0, 1][..]), (9, &[0xff, 0xff])] {

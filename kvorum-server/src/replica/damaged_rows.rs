@@ -119,12 +119,13 @@ impl Replica {
 
     /// Sets the store aside and replaces it with an empty one, which is not quorum-eligible because it lacks the old
     /// records. The new store keeps the identity and the old store's own rows, as far as they can be read. No version
-    /// stamped here is later than `lease`.
+    /// stamped here is later than `lease`. `chain` has the rows of
+    /// configurations and promises, which the old store may be unable to give.
     ///
     /// # Errors
     /// When the new store cannot be made. The old one then takes no more writes and may be gone; the caller must try
     /// again.
-    pub async fn set_aside(&self, lease: UnixMillis) -> Result<(), ReplicaError> {
+    pub async fn set_aside(&self, lease: UnixMillis, chain: Vec<(Bytes, Bytes)>) -> Result<(), ReplicaError> {
         let (done, outcome) = oneshot::channel();
         let mut rows = vec![
             (format::META_STORE_ID, format::encode_store_id(self.shared.store_id)),
@@ -136,6 +137,8 @@ impl Replica {
         if let Some((node, url)) = &self.shared.bound_to {
             rows.push((format::META_NODE, format::encode_node(*node, url)));
         }
+        let own = rows.into_iter().map(|(key, value)| (Bytes::from_static(key), value));
+        let rows = own.chain(chain).collect();
         self.shared.queue.submit(Request::SetAside { rows, done })?;
         outcome.await.map_err(|_| ReplicaError::Stopped)?
     }
@@ -360,12 +363,12 @@ mod tests {
         first.store_seen(&[SEEN]).await.unwrap();
         let id = first.store_id();
         engine.set_fault(Some(Fault::WriteError));
-        first.set_aside(UnixMillis(123)).await.unwrap_err();
+        first.set_aside(UnixMillis(123), Vec::new()).await.unwrap_err();
         assert_eq!(first.digests().unwrap().keys(), 0);
         first.apply(key(), record(6, "six"), Source::Copy).await.unwrap_err();
         engine.set_fault(None);
         first.apply(key(), record(6, "six"), Source::Copy).await.unwrap_err();
-        first.set_aside(UnixMillis(123)).await.unwrap();
+        first.set_aside(UnixMillis(123), Vec::new()).await.unwrap();
         assert_eq!(first.apply(key(), record(6, "six"), Source::Copy).await.unwrap(), Applied::Stored);
         drop((first, threads));
         let (again, _threads) = replica(&engine);
@@ -387,7 +390,7 @@ mod tests {
             if damages_meta {
                 (0..64).for_each(|choice| drop(engine.flip(Keyspace::Meta, choice)));
             }
-            first.set_aside(UnixMillis(123)).await.unwrap();
+            first.set_aside(UnixMillis(123), Vec::new()).await.unwrap();
             assert_eq!((first.get(&key()).await.unwrap(), first.digests().unwrap().keys()), (None, 0));
             assert_eq!(first.damage().row_count(), 0);
             // Older than the damaged record: the new store lacks that, and is not quorum-eligible.

@@ -1,12 +1,11 @@
-//! The courier: carries writes to the commit thread and its answers back, with one wake-up per batch and direction.
+//! A completion queue for each network thread: one wake-up per batch, towards the commit thread and back.
 //!
 //! Waking another thread costs a system call. A network thread that serves many connections queues many writes
-//! before it sleeps, and a group answers many of them at once; without the courier each would cost its own wake-up.
-//! So the first write queued on a thread does not wake the commit thread. It asks the thread's courier, a local task
-//! that runs after the tasks that are ready now, to wake it. The commit thread puts a group's answers into the
-//! courier's box and wakes the courier once.
+//! before it sleeps, and a group answers many of them at once; without the queue each would cost its own wake-up.
+//! So the first write queued on a thread does not wake the commit thread. A local task of the thread wakes it, after the
+//! tasks that are ready now. The commit thread puts the answers of a group into the queue and wakes that task once.
 //!
-//! A thread without a courier (a test, a command) wakes the commit thread itself: same order, more wake-ups.
+//! A thread without a completion queue (a test, a command) wakes the commit thread itself: same order, more wake-ups.
 
 use super::answer::Answer;
 use kvorum_profiler::waits::{Since, Wait};
@@ -16,12 +15,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::Notify;
 
 thread_local! {
-    static COURIER: RefCell<Option<Arc<Courier>>> = const { RefCell::new(None) };
+    static COMPLETIONS: RefCell<Option<Arc<CompletionQueue>>> = const { RefCell::new(None) };
 }
 
 /// The link between one network thread and the commit thread.
 #[derive(Default)]
-pub(super) struct Courier {
+pub(super) struct CompletionQueue {
     // Guards the answers under way and since when the first of them waits. Held to push answers or to take all of them.
     answers: Mutex<(Vec<Answer>, Since)>,
     /// Whether the commit thread sleeps although this thread has queued something.
@@ -29,10 +28,10 @@ pub(super) struct Courier {
     called: Notify,
 }
 
-impl Courier {
-    /// The courier of the calling thread.
+impl CompletionQueue {
+    /// The completion queue of the calling thread.
     pub(super) fn of_thread() -> Option<Arc<Self>> {
-        COURIER.with_borrow(Clone::clone)
+        COMPLETIONS.with_borrow(Clone::clone)
     }
 
     /// Serves the calling thread until dropped; `wake` wakes the commit thread.
@@ -40,11 +39,11 @@ impl Courier {
     /// # Cancel safety
     /// Dropping the future ends the service; requests queued and answers brought by then are still delivered.
     pub(super) async fn serve(wake: impl Fn()) {
-        let courier = Arc::new(Self::default());
-        let service = Service { courier: Arc::clone(&courier), wake };
-        COURIER.set(Some(Arc::clone(&courier)));
+        let completions = Arc::new(Self::default());
+        let service = Service { completions: Arc::clone(&completions), wake };
+        COMPLETIONS.set(Some(Arc::clone(&completions)));
         loop {
-            courier.called.notified().await;
+            completions.called.notified().await;
             service.deliver();
         }
     }
@@ -68,20 +67,20 @@ impl Courier {
     }
 }
 
-/// Delivers in both directions; the drop of the courier's future makes the last delivery.
+/// Delivers in both directions; the drop of the service's future makes the last delivery.
 struct Service<W: Fn()> {
-    courier: Arc<Courier>,
+    completions: Arc<CompletionQueue>,
     wake: W,
 }
 
 impl<W: Fn()> Service<W> {
     fn deliver(&self) {
-        if self.courier.is_to_wake.swap(false, Ordering::Relaxed) {
+        if self.completions.is_to_wake.swap(false, Ordering::Relaxed) {
             (self.wake)();
         }
         let (answers, since) =
-            std::mem::take(&mut *self.courier.answers.lock().unwrap_or_else(PoisonError::into_inner));
-        since.end(Wait::CourierAnswers);
+            std::mem::take(&mut *self.completions.answers.lock().unwrap_or_else(PoisonError::into_inner));
+        since.end(Wait::Completions);
         for answer in answers {
             answer.give();
         }
@@ -90,7 +89,7 @@ impl<W: Fn()> Service<W> {
 
 impl<W: Fn()> Drop for Service<W> {
     fn drop(&mut self) {
-        COURIER.set(None);
+        COMPLETIONS.set(None);
         self.deliver();
     }
 }

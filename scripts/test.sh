@@ -141,7 +141,11 @@ fi
 if [ $result -ne 0 ]; then
   sed -nE 's/^test (.*) \.\.\. FAILED$/FAILED: \1/p; /^FAILED: the tests hang/p' "$log"
   sed -nE '/ NOT SHOWN: | GOT AWAY |^seed [0-9]+ breaks/s/^/FAILED: /p' "$target"/test-sim.log 2>/dev/null
-  [ ${#failed[@]} -eq 0 ] || printf 'FAILED: %s\n' "${failed[@]}"
+  for name in "${failed[@]}"; do
+    echo "FAILED: $name"
+    # The simulation has a line for each failure above.
+    [ "$name" = sim ] || tail -n 25 "$target/test-$name.log" 2>/dev/null | sed 's/^/  /'
+  done
   echo "More is above, or in $log and $target/test-*.log"
 fi
 echo "${sums% *} passed, ${sums#* } failed"

@@ -28,7 +28,8 @@ const FAILED_WAIT: Duration = Duration::from_secs(1);
 const TAKE_OVER_AFTER: Duration = Duration::from_secs(3);
 /// How long a member may say nothing, and still be the one that drives.
 const SILENT_MAX: Duration = Duration::from_secs(5);
-/// How long a member may say nothing before a change goes on without it: it is then marked as lacking records.
+/// How long a member may say nothing before a change goes on without it: it is then marked as lacking records. Counted from
+/// when this node got to know it as a member, at the earliest.
 const AWAY_AFTER: Duration = Duration::from_secs(30);
 /// The smallest FROM whose guarantees a change keeps. With 1, a member that is gone for good could not be replaced: it may
 /// have had the only copy of a key.
@@ -71,6 +72,7 @@ impl Worker for Driver {
         let shared = Arc::clone(self.own.shared());
         self.seen = self.see();
         let view = shared.cluster.view();
+        shared.configurations.note_members(view.slots(), shared.clock.mono());
         let is_needed = view.is_joint() || view.is_any_lacking();
         shared.pace_of_change();
         let place = shared.place_of_driver(view.configuration()).filter(|_| is_needed);
@@ -120,25 +122,28 @@ impl Shared {
         waits.iter().filter_map(member).filter(|slot| *slot != self.cluster.me()).collect()
     }
 
-    /// How long the member at `slot` has said nothing; no time for this node.
-    fn silence_of(&self, slot: Option<Slot>) -> Duration {
-        match slot {
-            Some(slot) if slot == self.cluster.me() => Duration::ZERO,
-            Some(slot) => self.clock.mono().saturating_sub(self.configurations.said(slot).at),
-            None => Duration::MAX,
-        }
+    /// Whether the member `id` has answered in the last seconds. This node has.
+    fn answers(&self, id: NodeId) -> bool {
+        let Some(slot) = self.index_of(id) else { return false };
+        let silence = || self.clock.mono().saturating_sub(self.configurations.said(slot).at);
+        slot == self.cluster.me() || silence() <= SILENT_MAX
+    }
+
+    /// Whether a change goes on without the member `id`.
+    fn is_away(&self, id: NodeId) -> bool {
+        let Some(slot) = self.index_of(id) else { return true };
+        slot != self.cluster.me() && self.configurations.silence(slot, self.clock.mono()) > AWAY_AFTER
     }
 
     /// How many members are to drive before this node: those that are eligible, answer, and have a lower id. None if this node
     /// is not eligible.
     fn place_of_driver(&self, configuration: &Configuration) -> Option<u32> {
         let me = self.cluster.id_of(self.cluster.me());
-        let answers = |id| self.silence_of(self.index_of(id)) <= SILENT_MAX;
         // After a forced configuration all are marked, and one of them must drive all the same.
         let is_any_whole = configuration.members.iter().any(|member| !member.lacks);
         let eligible = configuration.members.iter().filter(|member| !is_any_whole || !member.lacks);
         (0..)
-            .zip(eligible.filter(|member| answers(member.id)))
+            .zip(eligible.filter(|member| self.answers(member.id)))
             .find_map(|(place, member)| (member.id == me).then_some(place))
     }
 
@@ -173,8 +178,7 @@ impl Shared {
     fn next_step(&self) -> NextStep {
         let view = self.cluster.view();
         let current = view.configuration();
-        let is_away = |id: &NodeId| self.silence_of(self.index_of(*id)) > AWAY_AFTER;
-        let away = current.members.iter().map(|member| member.id).filter(is_away).collect();
+        let away = current.members.iter().map(|member| member.id).filter(|id| self.is_away(*id)).collect();
         next_step(&Situation {
             current,
             routing: view.routing(),

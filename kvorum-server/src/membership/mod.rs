@@ -97,6 +97,8 @@ pub struct Said {
     pub compared: Vec<NodeId>,
     /// When it answered, on the monotonic clock.
     pub at: Duration,
+    /// Since when this node has known it as a member, on the same clock: before that it cannot have been silent.
+    member_since: Option<Duration>,
     /// Whether a request of it named a later epoch than this node's: a reason to ask it.
     is_ahead: bool,
 }
@@ -259,9 +261,11 @@ impl Configurations {
         (level_max, compared): (u16, Vec<NodeId>),
         now: Duration,
     ) {
-        let said = Said { adopted: Some(adopted), level_max, compared, at: now, is_ahead: false };
         let mut all = self.all_said();
         let before = all.get(&index);
+        let member_since = before.and_then(|before| before.member_since);
+        let said =
+            Said { adopted: Some(adopted), level_max, compared, at: now, member_since, is_ahead: false };
         let is_news =
             before.is_none_or(|before| (before.adopted, &before.compared) != (said.adopted, &said.compared));
         all.insert(index, said);
@@ -270,6 +274,20 @@ impl Configurations {
             self.said_news.fetch_add(1, Ordering::SeqCst);
             self.cluster.note_change();
         }
+    }
+
+    /// Notes which members there are at `now`. The silence of one that has just been added counts from here.
+    pub(crate) fn note_members(&self, members: &[Slot], now: Duration) {
+        let mut all = self.all_said();
+        for slot in members {
+            all.entry(*slot).or_default().member_since.get_or_insert(now);
+        }
+    }
+
+    /// For how long the member at `index` has said nothing, at `now`.
+    pub(crate) fn silence(&self, index: Slot, now: Duration) -> Duration {
+        let said = self.said(index);
+        said.member_since.map_or(Duration::ZERO, |since| now.saturating_sub(since.max(said.at)))
     }
 
     /// How often another node said something new of itself: a driver looks again when this has changed.

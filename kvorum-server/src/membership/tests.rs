@@ -349,3 +349,21 @@ fn a_bound_store_follows_the_members_that_are_left() {
     assert!(run(a.configurations.learn(vec![four.clone()], Some(b.cluster.voter().node))).unwrap());
     assert_eq!(*a.cluster.configuration(), four);
 }
+
+/// Goal: a member is silent only since it is known as one. Before, one that had just been added to a node that had run for
+/// half a minute counted as away at once: it was marked as lacking records (seed 2431231459).
+#[test]
+fn a_member_that_was_just_added_is_not_silent() {
+    let node = start(URLS[0], &Arc::new(MemoryEngine::new()));
+    let (configurations, seconds) = (&node.configurations, Duration::from_secs);
+    let (early, late) = (Slot(1), Slot(2));
+    configurations.note_members(&[early], seconds(1));
+    configurations.note_members(&[early, late], seconds(60));
+    assert_eq!(configurations.silence(early, seconds(61)), seconds(60));
+    assert_eq!(configurations.silence(late, seconds(61)), seconds(1));
+    configurations.ask(late);
+    configurations.note_said(early, node.instance(), (0, Vec::new()), seconds(70));
+    configurations.note_said(late, node.instance(), (0, Vec::new()), seconds(50));
+    assert_eq!(configurations.silence(early, seconds(75)), seconds(5));
+    assert_eq!(configurations.silence(late, seconds(75)), seconds(15));
+}

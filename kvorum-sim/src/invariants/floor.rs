@@ -122,16 +122,16 @@ impl<'a> Writes<'a> {
         self.get(write.or_else(|| self.by_version.get(&version).copied())?)
     }
 
-    /// Whether the record `known`, written with `from`, may have lost copies permanently. A disk was lost,
-    /// and the other replicas hold a newer record with a smaller `from` instead. That record does not belong
-    /// on the lost disk, so the disk is not refilled with either (decision 12).
+    /// Whether the record `known`, written with `from`, may have lost copies permanently. A disk was lost, or a change of members
+    /// gave a rank to another node, and the other replicas hold a newer record with a smaller `from` instead. That record does
+    /// not belong on that disk, so the disk is not filled with either (decision 12).
     pub(super) fn are_copies_lost(&self, known: Version, from: u16, read: &Operation, facts: &Facts) -> bool {
         let is_narrower = |write: &&Operation| {
             write.replicas.from < from
                 && write.invoked <= read.returned
                 && write.acknowledged().is_none_or(|version| version > known)
         };
-        facts.was_wiped(read.returned) && self.by_id.values().any(is_narrower)
+        (facts.was_wiped(read.returned) || facts.has_moved) && self.by_id.values().any(is_narrower)
     }
 
     /// A write that explains why `read` found nothing although `floor` was known: it had begun, may be newer,

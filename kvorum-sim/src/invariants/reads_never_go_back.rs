@@ -76,20 +76,21 @@ mod tests {
         assert!(run(3).is_err());
     }
 
-    /// A record of a lost disk that the others have overwritten for fewer replicas cannot be refilled (seed
-    /// 2596495622).
+    /// A record that the others have overwritten for fewer replicas cannot be filled into a disk again: one that was lost (seed
+    /// 2596495622), or that of a node which a change gave the record's rank (seeds 2431231459 and 317).
     #[test]
     fn lost_copies_under_a_narrower_record_excuse() {
-        let run = |losses| {
-            let facts = Facts { nodes: 5, losses, ..facts() };
+        let run = |losses, has_moved| {
+            let facts = Facts { nodes: 5, losses, has_moved, ..facts() };
             let reads = [with(3, 5, read(2, 11, 20, 1, 1)), with(3, 5, absent(4, 100, 110))];
             let [first, second] = reads;
             let narrow = with(2, 2, put(3, 30, 40, 30));
             check(&history([put(1, 0, 10, 1), first, narrow, second]), &facts)
         };
-        assert!(run(Vec::new()).is_err());
+        assert!(run(Vec::new(), false).is_err());
+        assert_eq!(run(Vec::new(), true), Ok(()));
         let wiped = Loss { node: 1, at: millis(50), kind: LossKind::Wiped, since: millis(0) };
-        assert_eq!(run(vec![wiped]), Ok(()));
+        assert_eq!(run(vec![wiped], false), Ok(()));
     }
 
     /// A write that is stamped twice is seen with both versions; a value between the two must not be seen

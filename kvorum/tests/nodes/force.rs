@@ -82,7 +82,7 @@ fn one_of_three_goes_on_and_grows_again() {
     for expected in [
         "1 of 3 members go on",
         "is refused for good",
-        "0 of 4096 partitions have no copy left",
+        "with FROM 3, 0 of 4096 partitions have none",
         "--epoch 2 does it",
     ] {
         assert!(text(&printed.stdout).contains(expected), "{expected}: {}", text(&printed.stdout));

@@ -413,7 +413,7 @@ stop = "SIGTERM"
 
 [[load]]
 name = "PUT"
-bench = "put -R400 -c2 -t1 --keys 200"
+bench = "put -R400 -c2 -t1 --keys 200 --value-size 16384"
 "#;
     let place = Place::new(lab);
     let output = finish(&mut place.run());

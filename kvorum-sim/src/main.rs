@@ -252,7 +252,8 @@ fn runs_twice(seeds: impl Iterator<Item = Seed>) -> bool {
 /// Seeds with so few keys have clients that often meet.
 const CONTENDED_KEYS_MAX: usize = 5;
 /// Kinds of seeds besides those with a kind of fault.
-const KINDS: [&str; 5] = ["contended-conditions", "joins", "late-writers", "restores", "stranded-ballots"];
+const KINDS: [&str; 6] =
+    ["contended-conditions", "joins", "late-writers", "marks", "restores", "stranded-ballots"];
 
 /// Whether there are seeds of this `kind`.
 fn is_kind(kind: &str) -> bool {
@@ -265,6 +266,7 @@ fn is_of(seed: Seed, kind: &str) -> bool {
     match kind {
         "contended-conditions" => plan.conditions > 0 && plan.keys.len() <= CONTENDED_KEYS_MAX,
         "joins" => plan.spares > 0,
+        "marks" => plan.may_mark(),
         "late-writers" => plan.has_late_writers,
         "restores" => plan.is_restored,
         "stranded-ballots" => plan.strands_ballots,

@@ -9,7 +9,7 @@ use crate::history::History;
 use crate::invariants::facts::{Dump, Gauge, Mechanisms, Restored};
 use crate::invariants::{Facts, Violation, check_all, convergence};
 use crate::load::{Load, PATIENCE, Stage};
-use crate::net::authority_of;
+use crate::net::{authority_of, url_of};
 use crate::node::{Nodes, start};
 use crate::plan::Plan;
 use crate::restore::{self, Backup, Restore};
@@ -110,6 +110,7 @@ fn run_one(
         members: (0..plan.nodes).collect(),
         newest: 0,
         is_joint: false,
+        is_marked: false,
         hint_bytes_max: hint_bytes_max()?,
         placement: None,
     };
@@ -165,6 +166,8 @@ struct Director<'a> {
     newest: u64,
     /// Whether a change was under way then.
     is_joint: bool,
+    /// Whether a member was marked as lacking records in that configuration.
+    is_marked: bool,
     hint_bytes_max: u64,
     /// The hash of the first placement.
     placement: Option<u64>,
@@ -233,7 +236,11 @@ impl Director<'_> {
         let dumps = self.dumps(at);
         let facts = self.cluster.facts_mut();
         facts.dumps = dumps;
-        epochs.len() == 1 && !self.is_joint && is_served && convergence::check_disks(facts).is_none()
+        epochs.len() == 1
+            && !self.is_joint
+            && !self.is_marked
+            && is_served
+            && convergence::check_disks(facts).is_none()
     }
 
     fn look(&mut self) {
@@ -320,6 +327,15 @@ impl Director<'_> {
             self.members = members;
             self.load.note_members(&self.members);
         }
+        let lacking = view.configuration().members.iter().filter(|member| member.lacks);
+        let lacking: BTreeSet<&str> = lacking.map(|member| member.url.as_str()).collect();
+        let marked = self.members.iter().copied().filter(|node| lacking.contains(url_of(*node).as_str()));
+        self.is_marked = !lacking.is_empty();
+        self.cluster.facts_mut().note_marks(
+            &marked.collect(),
+            &self.members,
+            (at.saturating_sub(LOOK_EVERY), at),
+        );
         let were = self.load.asked().into_iter();
         let removed = were.filter(|node| !self.is_joint && !self.members.contains(node));
         self.cluster.note_members(&self.members, &removed.collect());

@@ -21,6 +21,9 @@ pub struct Tally {
     /// Crashes at named steps, by the step; they are also counted in `faults`.
     #[serde(default)]
     pub points: BTreeMap<String, u64>,
+    /// Marks of members as lacking records.
+    #[serde(default)]
+    pub marks: u64,
     /// Seeds that broke an invariant, each with the invariants.
     pub broken: BTreeMap<u64, Vec<String>>,
     /// The checksum of the trace, if one was kept.
@@ -39,6 +42,7 @@ impl Tally {
             operations: run.history.counts().into_iter().map(counts).collect(),
             faults: run.faults.iter().map(|(kind, count)| (kind.name().to_owned(), *count)).collect(),
             points: run.points.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect(),
+            marks: run.facts.marked.values().map(|times| times.len() as u64).sum(),
             broken: broken.into_iter().collect(),
             trace_sum: None,
         };
@@ -67,6 +71,7 @@ impl Tally {
         for (name, count) in other.points {
             *self.points.entry(name).or_default() += count;
         }
+        self.marks += other.marks;
         self.broken.extend(other.broken);
     }
 
@@ -103,6 +108,7 @@ impl fmt::Display for Tally {
                     .try_for_each(|(name, count)| writeln!(f, "    {name:<18}   {count:>5}"))?;
             }
         }
+        writeln!(f, "members marked  {:>9}", self.marks)?;
         writeln!(f, "seeds that broke something: {}", self.broken.len())?;
         self.broken.iter().try_for_each(|(seed, names)| writeln!(f, "  seed {seed}: {}", names.join(", ")))
     }

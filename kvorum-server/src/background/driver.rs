@@ -28,9 +28,6 @@ const FAILED_WAIT: Duration = Duration::from_secs(1);
 const TAKE_OVER_AFTER: Duration = Duration::from_secs(3);
 /// How long a member may say nothing, and still be the one that drives.
 const SILENT_MAX: Duration = Duration::from_secs(5);
-/// How long a member may say nothing before a change goes on without it: it is then marked as lacking records. Counted from
-/// when this node got to know it as a member, at the earliest.
-const AWAY_AFTER: Duration = Duration::from_secs(30);
 /// The smallest FROM whose guarantees a change keeps. With 1, a member that is gone for good could not be replaced: it may
 /// have had the only copy of a key.
 const FROM_MIN: u16 = 2;
@@ -132,7 +129,8 @@ impl Shared {
     /// Whether a change goes on without the member `id`.
     fn is_away(&self, id: NodeId) -> bool {
         let Some(slot) = self.index_of(id) else { return true };
-        slot != self.cluster.me() && self.configurations.silence(slot, self.clock.mono()) > AWAY_AFTER
+        slot != self.cluster.me()
+            && self.configurations.silence(slot, self.clock.mono()) > self.settings.upkeep.away_after
     }
 
     /// How many members are to drive before this node: those that are eligible, answer, and have a lower id. None if this node

@@ -561,7 +561,7 @@ impl Cluster {
         self.has_met()
             && !self.stands_down.load(Ordering::SeqCst)
             && !self.is_removed()
-            && !self.is_marked()
+            && (!self.is_marked() || canary::is(Canary::MarkedStoreCounts))
             && self.registry().verdict() == VotesVerdict::Votes
     }
 

@@ -27,6 +27,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 pub use table::{RETIRED, Retired, SETTINGS, Setting, hidden_names};
 
+/// The time after which a change of members goes on without a member that says nothing.
+const AWAY_AFTER: Duration = Duration::from_secs(30);
+
 /// The most nodes of a cluster.
 pub const NODES_MAX: usize = 1024;
 /// The prefix of every environment variable.
@@ -388,6 +391,7 @@ impl Draft {
                 scrub_rate: 0,
                 repair_rate: 0,
                 transferring: Transferring::default(),
+                away_after: AWAY_AFTER,
             },
             quarantine_bytes_max: 0,
             auth: AuthMode::Off,

@@ -194,6 +194,9 @@ pub struct Upkeep {
     pub repair_rate: u64,
     /// When bulk sync is used: one walk that sends the records of many partitions in key order.
     pub transferring: Transferring,
+    /// How long a member may say nothing before a change of members goes on without it: it is then marked as lacking records.
+    /// Counted from when a node got to know it as a member, at the earliest.
+    pub away_after: Duration,
 }
 
 /// Why a request was not carried out.

@@ -141,6 +141,9 @@ pub struct Facts {
     pub clock_error: Option<Duration>,
     /// When machines were no members: since when, and until when if they became members.
     pub outside: BTreeMap<u16, Vec<(Duration, Option<Duration>)>>,
+    /// When members were marked as lacking records: since when, and until when if they no longer are. One that was removed under
+    /// its mark stays so until it is a member without one.
+    pub marked: BTreeMap<u16, Vec<(Duration, Option<Duration>)>>,
     /// The losses of disks.
     pub losses: Vec<Loss>,
     /// When nodes did not run.
@@ -265,6 +268,30 @@ impl Facts {
         let since = self.outside.get_mut(&node).and_then(|times| times.last_mut());
         if let Some((_, until)) = since {
             until.get_or_insert(at);
+        }
+    }
+
+    /// Notes which of the `members` were marked as lacking records, at the latest of the instants `looked`; the one before it
+    /// is when somebody looked last. A mark is as good as a node that is down: what needs that node fails.
+    pub fn note_marks(
+        &mut self,
+        marked: &BTreeSet<u16>,
+        members: &BTreeSet<u16>,
+        looked: (Duration, Duration),
+    ) {
+        if !marked.is_empty() {
+            self.disturbed.push(looked);
+        }
+        for node in marked {
+            let times = self.marked.entry(*node).or_default();
+            if times.last().is_none_or(|(_, until)| until.is_some()) {
+                times.push((looked.0, None));
+            }
+        }
+        for node in members.difference(marked) {
+            if let Some((_, until)) = self.marked.get_mut(node).and_then(|times| times.last_mut()) {
+                until.get_or_insert(looked.1);
+            }
         }
     }
 
@@ -414,5 +441,21 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// A mark ends when its node is a member without one, not with its removal; and what a mark disturbs is noted.
+    #[test]
+    fn marks_end_with_membership() {
+        let (mut facts, second) = (Facts::default(), Duration::from_secs);
+        let all = BTreeSet::from([0, 1, 2]);
+        let looked = |at| (second(at - 1), second(at));
+        facts.note_marks(&BTreeSet::new(), &all, looked(1));
+        facts.note_marks(&BTreeSet::from([2]), &all, looked(2));
+        facts.note_marks(&BTreeSet::from([2]), &all, looked(3));
+        facts.note_marks(&BTreeSet::new(), &BTreeSet::from([0, 1]), looked(4));
+        assert_eq!(facts.marked[&2], [(second(1), None)]);
+        facts.note_marks(&BTreeSet::new(), &all, looked(5));
+        assert_eq!(facts.marked[&2], [(second(1), Some(second(5)))]);
+        assert_eq!(facts.disturbed, [looked(2), looked(3)]);
     }
 }

@@ -33,6 +33,8 @@ use std::time::Duration;
 /// How far a clock may be off, either way, in seeds with good clocks.
 pub const CLOCK_ERROR: Duration = Duration::from_millis(20);
 /// How far ahead a timestamp may be where clocks have no known bound: further than all jumps of a plan
+/// How long a member may be silent before a change goes on without it: longer than most faults.
+const AWAY_AFTER: Duration = Duration::from_secs(30);
 /// together, so that no node stops taking writes because of its clock.
 const WILD_CLOCK_LIMIT: Duration = Duration::from_hours(24);
 /// The same limit with good clocks: a seed is short, and expired records are destroyed after twice the limit.
@@ -215,6 +217,8 @@ pub struct Plan {
     pub value_bytes_max: usize,
     /// Whether a comparison starts a bulk sync as soon as one partition lacks most of its records.
     pub transfers_early: bool,
+    /// How long a member may be silent before a change goes on without it.
+    pub away_after: Duration,
     /// Whether nodes prove a secret to each other.
     pub proves_peers: bool,
     /// How long load and faults last.
@@ -240,6 +244,11 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// Whether faults may last until a change marks a member as lacking records.
+    pub fn may_mark(&self) -> bool {
+        self.away_after < AWAY_AFTER
+    }
+
     /// The plan of `seed`; always the same one.
     pub fn of(seed: Seed) -> Self {
         let mut stream = seed.stream("plan");
@@ -320,6 +329,7 @@ impl Plan {
             is_restored: false,
             takes_backup: false,
             transfers_early: seed.stream("transfers").percent(50),
+            away_after: AWAY_AFTER,
             proves_peers,
             length,
             settle: Duration::from_secs(30),
@@ -633,6 +643,9 @@ impl fmt::Display for Plan {
             writeln!(f, "  counters   {}", self.counters)?;
         }
         writeln!(f, "  values     up to {} bytes", self.value_bytes_max)?;
+        if self.may_mark() {
+            writeln!(f, "  away       after {:?}", self.away_after)?;
+        }
         if self.transfers_early {
             writeln!(f, "  transfers  early")?;
         }

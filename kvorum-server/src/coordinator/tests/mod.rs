@@ -113,6 +113,7 @@ fn node_among(
             scrub_rate: 1 << 20,
             repair_rate: 1 << 30,
             transferring: super::Transferring::default(),
+            away_after: Duration::from_secs(30),
         },
     };
     let cluster = Cluster::new("test".to_owned(), None, topology, Slot(0), replica.store_id(), registry);

@@ -2,8 +2,8 @@
 //!
 //! Goal: once a member has adopted a forced configuration, no member that it names adopts another one, unless an operator has
 //! declared the first one lost as well; and each mistake is found. Method: the successor of one configuration. Operators force
-//! at one or two members, with one list of lost members or two; the lost ones come back at any time, propose and decide with
-//! whoever votes. A request may arrive at any time, again, or never; its answer is lost or not. Proposers die. Acceptors and
+//! at one or two members, with one list of lost members or two; the lost ones come back at any time, propose, and decide with
+//! all that vote. A request may arrive at any time, again, or never; its answer is lost or not. Proposers die. Acceptors and
 //! proposers are the code of the crate itself.
 
 #![expect(clippy::indexing_slicing, reason = "a model: a mistake here must stop the test")]

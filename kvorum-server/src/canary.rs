@@ -60,6 +60,8 @@ pub enum Canary {
     MarkedStoreCounts,
     /// New owners of a partition are read before they were compared with the old ones.
     NewOwnersUnfilled,
+    /// A member counts as silent from the beginning of the run, also before it was one.
+    NewMemberSilent,
     /// A store that came after another one of its node counts as one that has forgotten promises.
     NewStoreForgets,
     /// A read returns a record without making sure that later reads see it.
@@ -198,7 +200,8 @@ impl Canary {
     /// Of a move, the models find those that count one list, and a batch that outlives its epoch. Tombstones that are purged while
     /// partitions move need a round in the moments between two steps. A removed store that is accepted does no harm as long as
     /// its epoch is an old one. A member that was marked is filled again within a second of its return, so what it lacks is hardly
-    /// ever read from it.
+    /// ever read from it. A new member that counts as silent shows where a write to all replicas meets its mark and no fault excuses
+    /// that: of the seeds that once failed, 2431231459 notices it.
     pub const UNNOTICED: &[Self] = &[
         Self::BatchOutlivesEpoch,
         Self::CutBelievesAnyTimestamp,
@@ -206,6 +209,7 @@ impl Canary {
         Self::FenceUnsynced,
         Self::HintsIgnorePromises,
         Self::MarkedStoreCounts,
+        Self::NewMemberSilent,
         Self::PromisesOneList,
         Self::PurgesWhileJoint,
         Self::RepairIgnoresPromises,
@@ -277,6 +281,7 @@ impl Canary {
             Self::EpochShortensMemory => "epoch-shortens-memory",
             Self::HintsOutliveNodes => "hints-outlive-nodes",
             Self::JoinerConfirmsNothing => "joiner-confirms-nothing",
+            Self::NewMemberSilent => "new-member-silent",
             Self::NewStoreForgets => "new-store-forgets",
             Self::PurgesWhileJoint => "purges-while-joint",
             Self::UnownedIgnored => "unowned-ignored",

@@ -266,7 +266,7 @@ fn is_of(seed: Seed, kind: &str) -> bool {
     match kind {
         "contended-conditions" => plan.conditions > 0 && plan.keys.len() <= CONTENDED_KEYS_MAX,
         "joins" => plan.spares > 0,
-        "marks" => plan.may_mark(),
+        "marks" => plan.away_after.is_some(),
         "late-writers" => plan.has_late_writers,
         "restores" => plan.is_restored,
         "stranded-ballots" => plan.strands_ballots,

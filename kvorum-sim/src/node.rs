@@ -332,7 +332,7 @@ fn config_of(plan: &Plan, life: &Life) -> Result<Config, ConfigError> {
     ]);
     flags.insert("clock-offset-limit", format!("{}s", plan.clock_limit().as_secs()));
     let mut config = config::resolve(&flags, &BTreeMap::new(), None)?.0;
-    config.upkeep.away_after = plan.away_after;
+    config.upkeep.away_after = plan.away_after.unwrap_or(config.upkeep.away_after);
     if plan.proves_peers {
         config.peer_auth = PeerAuthMode::Require;
     }

@@ -6,6 +6,7 @@
 use crate::cluster::Cluster;
 use crate::cuts::Cuts;
 use crate::history::History;
+use crate::invariants::availability::GRACE;
 use crate::invariants::facts::{Dump, Gauge, Mechanisms, Restored};
 use crate::invariants::{Facts, Violation, check_all, convergence};
 use crate::load::{Load, PATIENCE, Stage};
@@ -132,6 +133,7 @@ fn run_one(
     let cuts = cuts.take();
     facts.cuts = cuts.taken;
     facts.disturbed.extend(cuts.disturbed);
+    facts.excuse_marks(GRACE);
     facts.restored = match director.cluster.restore() {
         Some(first) => {
             director.settle()?;

@@ -131,7 +131,7 @@ fn marks_go_once_all_were_compared() {
     assert_eq!(current.check_successor(&again), Ok(Transition::Forced));
 }
 
-/// Partitions of which no copy, or too few, are left are counted.
+/// A forced configuration counts the partitions without a copy, and those with too few.
 #[test]
 fn losses_are_counted() {
     let (five, placement) = cluster_of(5);

@@ -198,7 +198,7 @@ impl Coordinator {
         Ok(Turn::Adopted)
     }
 
-    /// Sends `request` to `members`, none of which is this node.
+    /// Sends `request` to `members`. This node must not be among them.
     pub(super) fn ask_members(
         &self,
         members: impl Iterator<Item = Slot>,

@@ -272,16 +272,13 @@ impl Facts {
     }
 
     /// Notes which of the `members` were marked as lacking records, at the latest of the instants `looked`; the one before it
-    /// is when somebody looked last. A mark is as good as a node that is down: what needs that node fails.
+    /// is when somebody looked last.
     pub fn note_marks(
         &mut self,
         marked: &BTreeSet<u16>,
         members: &BTreeSet<u16>,
         looked: (Duration, Duration),
     ) {
-        if !marked.is_empty() {
-            self.disturbed.push(looked);
-        }
         for node in marked {
             let times = self.marked.entry(*node).or_default();
             if times.last().is_none_or(|(_, until)| until.is_some()) {
@@ -293,6 +290,15 @@ impl Facts {
                 until.get_or_insert(looked.1);
             }
         }
+    }
+
+    /// Has the marks excuse what a node that is down excuses, once all faults are known. A mark without a fault before it, `grace`
+    /// at most, excuses nothing: no member was silent.
+    pub fn excuse_marks(&mut self, grace: Duration) {
+        let times = self.marked.values().flatten();
+        let caused = times.filter(|(since, _)| !self.is_calm(since.saturating_sub(grace), *since));
+        let caused: Vec<_> = caused.map(|(since, until)| (*since, until.unwrap_or(Duration::MAX))).collect();
+        self.disturbed.extend(caused);
     }
 
     /// Whether `node` was no member at some time in `since..=until`.
@@ -443,7 +449,7 @@ mod tests {
         }
     }
 
-    /// A mark ends when its node is a member without one, not with its removal; and what a mark disturbs is noted.
+    /// A mark ends when its node is a member without one, not with its removal. It excuses failures only if a fault came before.
     #[test]
     fn marks_end_with_membership() {
         let (mut facts, second) = (Facts::default(), Duration::from_secs);
@@ -456,6 +462,10 @@ mod tests {
         assert_eq!(facts.marked[&2], [(second(1), None)]);
         facts.note_marks(&BTreeSet::new(), &all, looked(5));
         assert_eq!(facts.marked[&2], [(second(1), Some(second(5)))]);
-        assert_eq!(facts.disturbed, [looked(2), looked(3)]);
+        facts.excuse_marks(second(1));
+        assert!(facts.is_calm(second(2), second(3)), "nothing made it silent");
+        facts.disturbed.push((second(0), second(0)));
+        facts.excuse_marks(second(1));
+        assert!(!facts.is_calm(second(2), second(3)) && facts.is_calm(second(6), second(7)));
     }
 }

@@ -15,7 +15,8 @@ const LENGTH_MIN: Duration = Duration::from_secs(40);
 const SETTLE: Duration = Duration::from_mins(1);
 /// The longest pause between two orders.
 const ORDER_PAUSE_MAX: Duration = Duration::from_millis(2500);
-/// How many of these seeds have it so. Few, until what they have found is mended: `docs/dev/faults-found.md`, Open.
+/// Seeds in a hundred, of those with joins and faults, in which members are marked. More of them once the faults that they have
+/// found are mended (`docs/dev/faults-found.md`, Open).
 const MARKS_PERCENT: u64 = 3;
 /// The longest silence of a member that a change waits for, where it is shorter than the faults.
 const AWAY_AFTER_MAX: Duration = Duration::from_secs(4);
@@ -38,7 +39,7 @@ pub(super) fn come_and_go(plan: &mut Plan, stream: &mut Stream) {
     if !is_calm {
         plan.faults.extend(faults_of_spares(stream, plan));
         if stream.percent(MARKS_PERCENT) {
-            plan.away_after = stream.duration(Duration::from_secs(1), AWAY_AFTER_MAX);
+            plan.away_after = Some(stream.duration(Duration::from_secs(1), AWAY_AFTER_MAX));
         }
     }
     plan.faults.sort_by_key(|event| event.at);

@@ -33,8 +33,6 @@ use std::time::Duration;
 /// How far a clock may be off, either way, in seeds with good clocks.
 pub const CLOCK_ERROR: Duration = Duration::from_millis(20);
 /// How far ahead a timestamp may be where clocks have no known bound: further than all jumps of a plan
-/// How long a member may be silent before a change goes on without it: longer than most faults.
-const AWAY_AFTER: Duration = Duration::from_secs(30);
 /// together, so that no node stops taking writes because of its clock.
 const WILD_CLOCK_LIMIT: Duration = Duration::from_hours(24);
 /// The same limit with good clocks: a seed is short, and expired records are destroyed after twice the limit.
@@ -217,8 +215,9 @@ pub struct Plan {
     pub value_bytes_max: usize,
     /// Whether a comparison starts a bulk sync as soon as one partition lacks most of its records.
     pub transfers_early: bool,
-    /// How long a member may be silent before a change goes on without it.
-    pub away_after: Duration,
+    /// How long a member may be silent before a change goes on without it, where that is shorter than the node's default. The
+    /// default is longer than faults last.
+    pub away_after: Option<Duration>,
     /// Whether nodes prove a secret to each other.
     pub proves_peers: bool,
     /// How long load and faults last.
@@ -244,11 +243,6 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Whether faults may last until a change marks a member as lacking records.
-    pub fn may_mark(&self) -> bool {
-        self.away_after < AWAY_AFTER
-    }
-
     /// The plan of `seed`; always the same one.
     pub fn of(seed: Seed) -> Self {
         let mut stream = seed.stream("plan");
@@ -329,7 +323,7 @@ impl Plan {
             is_restored: false,
             takes_backup: false,
             transfers_early: seed.stream("transfers").percent(50),
-            away_after: AWAY_AFTER,
+            away_after: None,
             proves_peers,
             length,
             settle: Duration::from_secs(30),
@@ -643,8 +637,8 @@ impl fmt::Display for Plan {
             writeln!(f, "  counters   {}", self.counters)?;
         }
         writeln!(f, "  values     up to {} bytes", self.value_bytes_max)?;
-        if self.may_mark() {
-            writeln!(f, "  away       after {:?}", self.away_after)?;
+        if let Some(away_after) = self.away_after {
+            writeln!(f, "  away       after {away_after:?}")?;
         }
         if self.transfers_early {
             writeln!(f, "  transfers  early")?;

@@ -13,7 +13,7 @@ fn path(key: u32) -> String {
     format!("/v0/entity?id=k{key}")
 }
 
-/// Nodes of which the first `first` begin; the others join node 0 once they are started. All names of stores are known.
+/// A cluster of the nodes 0 to `first`, whose stores are named. The nodes up to `all` join node 0 when a test starts them.
 fn cluster_of(first: usize, all: usize) -> Cluster {
     let mut cluster = Cluster::new(all, SMALL);
     for node in first..all {

@@ -303,8 +303,8 @@ fn a_node_joins_and_another_leaves() {
     read(&cluster, 1..4, 0..300);
 }
 
-/// Goal: a node that joins while a member is away counts as soon as it has met a majority: keys of which both are owners have
-/// their quorum. Method: the member is killed between plan and apply, so that the two have never met.
+/// Goal: a node that joins while a member is away counts as soon as it has met a majority, so keys that both own have their
+/// quorum. Method: the member is killed between plan and apply, so that the two have never met.
 #[test]
 fn a_node_that_joins_counts_while_a_member_is_away() {
     let mut cluster = three_and_one_that_waits();

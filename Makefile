@@ -12,7 +12,7 @@ SEED ?= 1
 SEEDS ?= 40
 SUMMARY ?= soak.md
 FROM ?= $(shell date +%s)
-SIM = $(or $(CARGO_TARGET_DIR),target)/sim/kvorum-sim
+SIM = $(or $(CARGO_TARGET_DIR),target)/debug/kvorum-sim
 
 # What `kvorum --version` and the lab's reports say of the source; empty outside a clone.
 run release: export KVORUM_COMMIT = $(shell git describe --always --dirty --abbrev=10 2>/dev/null)
@@ -28,8 +28,8 @@ test: ## Runs every test in every language: units, real sockets, real faults, cl
 
 check: lint ## What to run before each commit: format, lints, units, the HTTP contract, 40 simulated seeds
 	cargo test --workspace --locked --lib --quiet
-	cargo test --locked --quiet -p kvorum --test tidy
-	cargo test --locked --quiet -p kvorum --test nodes http_contract
+	cargo test --workspace --locked --quiet --test tidy
+	cargo test --workspace --locked --quiet --test nodes http_contract
 	@$(MAKE) --no-print-directory sim-build
 	@$(SIM) ci --seeds $(SEEDS) --from $(FROM) --quick
 
@@ -82,13 +82,13 @@ sim: sim-build ## Replays SEED (1) in the simulation, and prints its trace and t
 
 soak: sim-build ## Simulates fresh seeds on all cores for MINUTES (1), then cuts the power of real stores; summary in SUMMARY (soak.md)
 	@$(SIM) soak --minutes $(MINUTES) --from $(FROM) --summary $(SUMMARY)
-	@KVORUM_TEST_ROUNDS=$$(( $(MINUTES) * 3 )) cargo test --quiet --locked -p kvorum --test nodes faults_power -- --show-output
+	@KVORUM_TEST_ROUNDS=$$(( $(MINUTES) * 3 )) cargo test --quiet --workspace --locked --test nodes faults_power -- --show-output
 
 canaries: sim-build ## Puts classic bugs back, one by one, and shows that the simulation notices each
 	@$(SIM) canaries
 
 sim-build:
-	@cargo build --quiet --profile sim --locked -p kvorum-sim --features canaries
+	@cargo test --quiet --workspace --locked --test determinism --no-run
 
 clean: ## Removes what was built; data stays
 	cargo clean

@@ -1,10 +1,9 @@
 #!/bin/sh
 # Fuzzes every target for SECONDS each:  fuzz/run.sh SECONDS [TARGET...]
 #
-# Works with the stable toolchain and without cargo-fuzz: the coverage flags that cargo-fuzz would pass are passed
-# here, without a sanitizer (this crate's targets are safe code; what is looked for are panics and wrong answers).
-# `--target` keeps the flags away from build scripts and procedural macros. Inputs that were found to be interesting
-# stay in fuzz/corpus/TARGET; the seeds in fuzz/seeds/TARGET are never changed.
+# Works with the stable toolchain and without cargo-fuzz. Only the crates of this workspace get coverage, and so are built once
+# more; all libraries are those of `cargo test`. Inputs that were found to be interesting stay in fuzz/corpus/TARGET; the seeds in
+# fuzz/seeds/TARGET are never changed.
 #
 # Prints the executions of every target. Fails at the first crash and prints where the input that causes it is.
 set -eu
@@ -20,22 +19,16 @@ if ! command -v g++ >/dev/null && ! command -v clang++ >/dev/null && [ -z "${CXX
     exit 2
 fi
 
-triple=x86_64-unknown-linux-gnu
-flags="--cfg fuzzing -Cpasses=sancov-module"
-for option in level=4 inline-8bit-counters pc-table trace-compares; do
-    flags="$flags -Cllvm-args=-sanitizer-coverage-$option"
-done
-flags="$flags -Cdebug-assertions"
-
-target_dir=${CARGO_TARGET_DIR:-$PWD/target}
-RUSTFLAGS="$flags" CARGO_TARGET_DIR="$target_dir" \
-    cargo build --release --quiet --target "$triple" --manifest-path Cargo.toml
+bins=$(printf -- '--bin %s ' "$@")
+# shellcheck disable=SC2086 # a word for each target
+RUSTC_WORKSPACE_WRAPPER=$PWD/rustc.sh cargo build --quiet --locked --workspace --features kvorum-fuzz/libfuzzer $bins
+programs=${CARGO_TARGET_DIR:-$PWD/../target}/debug
 
 status=0
 for target in "$@"; do
     corpus=corpus/$target artifacts=artifacts/$target log=artifacts/$target.log
     mkdir -p "$corpus" "$artifacts"
-    if "$target_dir/$triple/release/$target" "$corpus" "seeds/$target" \
+    if "$programs/$target" "$corpus" "seeds/$target" \
         -max_total_time="$seconds" -max_len=2048 -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
         -artifact_prefix="$artifacts/" >"$log" 2>&1; then
         executions=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
@@ -47,7 +40,7 @@ for target in "$@"; do
             tail -n 20 "$log" >&2
         reproducer=$(sed -n 's/.*Test unit written to //p' "$log" | tail -n 1)
         echo "$target: reproducer in $PWD/$reproducer" >&2
-        echo "$target: again with: $target_dir/$triple/release/$target $PWD/$reproducer" >&2
+        echo "$target: again with: $programs/$target $PWD/$reproducer" >&2
         status=1
         break
     fi

@@ -75,7 +75,8 @@ else
 fi
 
 if command -v cargo >/dev/null; then
-  cargo build -q --locked -p kvorum-client --example recipe &&
+  # `--workspace`: with the features that all crates together need of libraries, they are those that `cargo test` built.
+  cargo build -q --locked --workspace --example recipe &&
     recipe rust "${CARGO_TARGET_DIR:-target}/debug/examples/recipe" || result=1
 else
   echo "SKIPPED recipes: rust: no cargo here"

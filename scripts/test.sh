@@ -65,6 +65,8 @@ fi
 
 # Output of passing tests is kept, so that a skip inside one is seen below.
 # No test may hang: what is not done by then is, and the log names it ("has been running for over 60 seconds").
+# Tests of nodes wait for a third of their time, so there are half as many more threads than processors.
+export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$(($(nproc) * 3 / 2))}
 timeout --kill-after=10 "${TEST_MINUTES:-60}m" cargo test --workspace --locked --no-fail-fast -- --show-output >"$log" 2>&1
 result=$?
 [ $result -ne 124 ] || printf '\nFAILED: the tests hang\n' >>"$log"

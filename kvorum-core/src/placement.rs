@@ -32,6 +32,8 @@ pub struct Placement {
     node_count: u16,
     /// The lists of all partitions one after the other, `node_count` entries each.
     lists: Vec<NodeIndex>,
+    /// See [`Self::hash`].
+    hash: u64,
 }
 
 /// Why a placement cannot be changed from one topology to another.
@@ -86,12 +88,15 @@ impl Placement {
     }
 
     fn of_lists(topology: &Topology, lists: Lists) -> Self {
-        Self {
+        let mut placement = Self {
             topology: topology.hash(),
             partition_bits: topology.partition_bits(),
             node_count: topology.node_count(),
             lists: lists.into_flat(),
-        }
+            hash: 0,
+        };
+        placement.hash = placement.hashed();
+        placement
     }
 
     /// A number that differs between placements: a configuration names its placement by it.
@@ -99,6 +104,10 @@ impl Placement {
     /// xxh3-64, seed 0, of: the topology's hash (8 bytes), partition bits (1), node count (2), and the lists of all
     /// partitions, 2 bytes for each node. Numbers are little-endian.
     pub fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    fn hashed(&self) -> u64 {
         let mut bytes = self.topology.to_le_bytes().to_vec();
         bytes.push(self.partition_bits);
         bytes.extend(self.node_count.to_le_bytes());

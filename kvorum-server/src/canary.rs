@@ -290,6 +290,11 @@ impl Canary {
     }
 }
 
+#[cfg(all(feature = "canaries", not(debug_assertions)))]
+compile_error!(
+    "canaries are bugs, for the simulation only: build the packages that you need, such as `-p kvorum`"
+);
+
 #[cfg(feature = "canaries")]
 static LOOSE: std::sync::OnceLock<Canary> = std::sync::OnceLock::new();
 

@@ -5,6 +5,7 @@
 //! binary of its own, and no other program links this code.
 
 use clap::{Parser, Subcommand};
+use kvorum_server::canary::{self, Canary};
 use kvorum_sim::batch::{self, Options, Ran, uptime};
 use kvorum_sim::fault::FaultKind;
 use kvorum_sim::plan::Plan;
@@ -15,13 +16,18 @@ use kvorum_sim::tally::Tally;
 use kvorum_sim::trace::Trace;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::{Mutex, PoisonError};
+use std::thread;
 use std::time::Duration;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Every seed that ever failed, one per line, each with the bug that it found.
 const FAILED: &str = include_str!("../seeds-that-failed.txt");
+/// The seed in which each canary was caught last.
+const CANARIES: &str = include_str!("../seeds-of-canaries.txt");
 /// The simulated time that a batch for a commit must reach.
 const SIMULATED_MIN: Duration = Duration::from_hours(2);
 /// Half of what the rarest kind is expected to have in 240 seeds (`older-disk`, some 100): fewer is no chance.
@@ -30,9 +36,7 @@ const FAULTS_OF_EACH_KIND_MIN: u64 = 50;
 const RUN_SECONDS_MAX: u64 = 120;
 /// The number of seeds within which a canary must be detected, and the first of them. Those of late writers and of
 /// stranded ballots have seeds of that kind; the others any.
-#[cfg(feature = "canaries")]
 const CANARY_SEEDS: usize = 80;
-#[cfg(feature = "canaries")]
 const CANARY_SEED_FIRST: u64 = 12;
 /// Seeds that are run twice.
 const SEEDS_TWICE: usize = 5;
@@ -170,16 +174,9 @@ fn run_here(seed: Seed, shows_trace: bool, sums_trace: bool, tells_tally: bool, 
     if is_clean { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-#[cfg(feature = "canaries")]
 fn let_loose(name: &str) -> Result<(), String> {
-    use kvorum_server::canary::{Canary, let_loose};
-    let_loose(Canary::of_name(name).ok_or_else(|| format!("there is no canary {name}"))?);
+    canary::let_loose(Canary::of_name(name).ok_or_else(|| format!("there is no canary {name}"))?);
     Ok(())
-}
-
-#[cfg(not(feature = "canaries"))]
-fn let_loose(_name: &str) -> Result<(), String> {
-    Err("this build has no canaries: it needs --features canaries".to_owned())
 }
 
 fn seeds_that_failed() -> Vec<Seed> {
@@ -227,7 +224,7 @@ fn ci(count: u64, from: &str, is_quick: bool) -> ExitCode {
 
 /// Runs each of `seeds` twice, the second time with other hidden randomness; the traces must be equal.
 fn runs_twice(seeds: impl Iterator<Item = Seed>) -> bool {
-    let mut sums = std::collections::BTreeMap::<u64, Vec<Option<u64>>>::new();
+    let mut sums = BTreeMap::<u64, Vec<Option<u64>>>::new();
     let seeds: Vec<Seed> = seeds.collect();
     for salt in [0, 1] {
         let options = Options { sums_trace: true, salt, ..Options::default() };
@@ -304,9 +301,7 @@ fn soak(minutes: u64, from: &str, with: Option<&str>, summary: Option<&PathBuf>)
     if sum.broken.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-#[cfg(feature = "canaries")]
 fn canaries(only: Option<&str>, with: Option<&str>) -> ExitCode {
-    use kvorum_server::canary::Canary;
     if let Some(kind) = with.filter(|kind| !is_kind(kind)) {
         eprintln!("there is no kind of fault or seed {kind}");
         return ExitCode::FAILURE;
@@ -327,10 +322,11 @@ fn canaries(only: Option<&str>, with: Option<&str>) -> ExitCode {
         Some(canary) => vec![(canary, seeds_of(with))],
         None => noticed.filter(|(canary, _)| only.is_none_or(|only| only == canary.name())).collect(),
     };
+    let asked = if with.is_some() { asked } else { without_caught(asked) };
     for (canary, seeds) in asked {
         let options = Options { canary: Some(canary.name()), ..Options::default() };
-        let caught = std::sync::Mutex::new(std::collections::BTreeMap::new());
-        let lock = || caught.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let caught = Mutex::new(BTreeMap::new());
+        let lock = || caught.lock().unwrap_or_else(PoisonError::into_inner);
         batch::run(
             seeds.into_iter(),
             options,
@@ -341,12 +337,11 @@ fn canaries(only: Option<&str>, with: Option<&str>) -> ExitCode {
                 }
             },
         );
-        // A seed that fails without the canary proves nothing.
         let first = lock().pop_first();
-        let is_clean = |seed| batch::run_one(Seed(seed), Options::default()).tally.broken.is_empty();
         match first {
-            Some((seed, names)) if is_clean(seed) => {
-                println!("{:<22} caught by seed {seed:<3} {}", canary.name(), names.join(", "));
+            Some((seed, names)) if is_clean(Seed(seed)) => {
+                print_caught(*canary, Seed(seed), &names);
+                println!("  to be written into kvorum-sim/seeds-of-canaries.txt: {} {seed}", canary.name());
             }
             Some((seed, _)) => {
                 println!("{:<22} NOT SHOWN: seed {seed} fails without it too", canary.name());
@@ -361,8 +356,43 @@ fn canaries(only: Option<&str>, with: Option<&str>) -> ExitCode {
     if all_caught { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-#[cfg(not(feature = "canaries"))]
-fn canaries(_only: Option<&str>, _with: Option<&str>) -> ExitCode {
-    eprintln!("this build has no canaries: it needs --features canaries");
-    ExitCode::FAILURE
+/// Those of `asked` that are not caught in the seeds that caught them last: each needs one run with it and one without,
+/// where a search takes up to 80.
+fn without_caught(asked: Vec<(&Canary, Vec<Seed>)>) -> Vec<(&Canary, Vec<Seed>)> {
+    let (asked, left) = (Mutex::new(asked.into_iter()), Mutex::new(Vec::new()));
+    let next = || asked.lock().unwrap_or_else(PoisonError::into_inner).next();
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(|| {
+                while let Some((canary, seeds)) = next() {
+                    let known = seed_of(*canary).filter(|seed| seeds.contains(seed));
+                    let names = known.and_then(|seed| {
+                        let options = Options { canary: Some(canary.name()), ..Options::default() };
+                        batch::run_one(seed, options).tally.broken.into_values().next()
+                    });
+                    match (known, names) {
+                        (Some(seed), Some(names)) if is_clean(seed) => print_caught(*canary, seed, &names),
+                        _ => left.lock().unwrap_or_else(PoisonError::into_inner).push((canary, seeds)),
+                    }
+                }
+            });
+        }
+    });
+    left.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The seed in which `canary` was caught last.
+fn seed_of(canary: Canary) -> Option<Seed> {
+    let pairs = CANARIES.lines().filter_map(|line| line.split_once(' '));
+    let mut seeds = pairs.filter(|(name, _)| *name == canary.name());
+    seeds.find_map(|(_, seed)| seed.parse().ok()).map(Seed)
+}
+
+/// Whether `seed` breaks nothing without a canary: one that does proves nothing.
+fn is_clean(seed: Seed) -> bool {
+    batch::run_one(seed, Options::default()).tally.broken.is_empty()
+}
+
+fn print_caught(canary: Canary, seed: Seed, names: &[String]) {
+    println!("{:<22} caught by seed {:<3} {}", canary.name(), seed.0, names.join(", "));
 }

@@ -134,7 +134,9 @@ pub fn waits_for<'a>(
     if must_adopt {
         let lacking: BTreeSet<Slot> =
             current.members.iter().filter(|member| is_lacking(member.id)).map(|member| member.slot).collect();
-        waits.extend(moving.into_iter().filter_map(|list| too_many(list, &lacking, from_min)));
+        if !lacking.is_empty() {
+            waits.extend(moving.into_iter().filter_map(|list| too_many(list, &lacking, from_min)));
+        }
     }
     waits.sort_unstable();
     waits.dedup();

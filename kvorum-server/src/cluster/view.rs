@@ -223,6 +223,15 @@ impl View {
         ranks.min().and_then(|rank| u16::try_from(rank).ok())
     }
 
+    /// The higher of the ranks of two nodes for `partition`: records with a larger FROM belong on both.
+    ///
+    /// After a forced configuration it is the lower one. A record may be left on a node that owns it no longer, and its owners
+    /// take it from there.
+    pub fn rank_max(&self, partition: Partition, nodes: [Slot; 2]) -> u16 {
+        let [a, b] = nodes.map(|slot| self.rank_of(partition, slot).unwrap_or(u16::MAX));
+        if self.is_all_lacking() { a.min(b) } else { a.max(b) }
+    }
+
     /// Plans a request.
     pub fn plan(&self, key: &Key, quorum: Quorum) -> Plan<'_> {
         let partition = self.partition_of(key);

@@ -10,6 +10,7 @@
 
 use super::{Comparisons, Puller};
 use crate::background::anti_entropy::sync::CALL_TIMEOUT;
+use crate::cluster::View;
 use crate::coordinator::calls::Cause;
 use crate::peer::{Reply, Request};
 use kvorum_core::{Partition, Slot};
@@ -34,13 +35,14 @@ impl Puller {
             Ok(_) => return Err(Cause::OffTopic),
             Err(error) => return Err(Cause::Call(error)),
         };
+        let view = state.cluster.view();
         let mut unlike = BTreeMap::new();
         for (partition, theirs) in theirs {
             if partition >= state.partition_count() {
                 return Err(Cause::OffTopic);
             }
             // Compare the current digest: most writes that were under way have arrived here by now.
-            let ours = state.digest_with(index, Partition(partition));
+            let ours = state.digest_with(index, Partition(partition), &view);
             if ours != theirs {
                 unlike.insert(partition, Unlike { ours, theirs });
             }
@@ -57,12 +59,16 @@ impl Comparisons {
 
     /// The digests of all partitions, over the records that this node shares with the node at `index`.
     fn digests_with(&self, index: Slot) -> Vec<u64> {
-        (0..self.partition_count()).map(|partition| self.digest_with(index, Partition(partition))).collect()
+        let view = self.cluster.view();
+        (0..self.partition_count())
+            .map(|partition| self.digest_with(index, Partition(partition), &view))
+            .collect()
     }
 
     /// The digest of `partition` over the records that this node shares with the node at `index`; 0 without digests.
-    fn digest_with(&self, index: Slot, partition: Partition) -> u64 {
-        self.replica.digests().map_or(0, |digests| digests.shared(partition, self.rank_max(index, partition)))
+    fn digest_with(&self, index: Slot, partition: Partition, view: &View) -> u64 {
+        let rank_max = view.rank_max(partition, [self.cluster.me(), index]);
+        self.replica.digests().map_or(0, |digests| digests.shared(partition, rank_max))
     }
 
     pub(crate) fn partition_count(&self) -> u16 {

@@ -488,15 +488,6 @@ impl Comparisons {
         self.cluster.view().rank_of(partition, index).unwrap_or(u16::MAX)
     }
 
-    /// The higher of the ranks of this node and the node at `index` for `partition`: records with a larger FROM belong on both.
-    ///
-    /// After a forced configuration it is the lower one. A record may be left on a node that owns it no longer, and its owners
-    /// take it from there.
-    pub(crate) fn rank_max(&self, index: Slot, partition: Partition) -> u16 {
-        let (theirs, ours) = (self.rank_of(index, partition), self.rank_of(self.cluster.me(), partition));
-        if self.cluster.view().is_all_lacking() { theirs.min(ours) } else { theirs.max(ours) }
-    }
-
     /// The progress of a refill, in percent of the partitions that it had to sync, and the nodes that it has not been
     /// compared with wholly.
     pub(crate) fn refill_progress(&self) -> (u64, Vec<Slot>) {

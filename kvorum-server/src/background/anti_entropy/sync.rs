@@ -331,7 +331,7 @@ impl Comparisons {
         theirs: Floor,
     ) -> Result<(Vec<VersionRow>, bool), ReplicaError> {
         let purged = self.replica.floor(partition).purged.max(theirs.purged);
-        let rank_max = self.rank_max(index, partition);
+        let rank_max = self.cluster.view().rank_max(partition, [self.cluster.me(), index]);
         let bytes = usize::try_from(bytes.clamp(1, 1 << 20)).unwrap_or(1);
         loop {
             let (marks, is_last) = self.replica.marks(partition, after.as_ref(), bytes).await?;

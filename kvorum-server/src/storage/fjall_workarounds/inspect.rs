@@ -24,7 +24,8 @@
 use crate::storage::EngineError;
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
-use std::io::{self, BufReader, Read, Seek, SeekFrom};
+use std::io::{self, BufReader, Read};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::Xxh3;
 
@@ -41,6 +42,9 @@ const END_BYTES: usize = 13;
 const SECTOR_BYTES: u64 = 512;
 /// The fewest zero bytes that show that a part of a sector was not written: a batch may contain a few zeros anywhere.
 const LOST_BYTES_MIN: u64 = 16;
+/// How much is read at once behind the last whole batch, in bytes.
+const PIECE_BYTES: usize = 64 << 10;
+static ZEROS: [u8; PIECE_BYTES] = [0; PIECE_BYTES];
 
 /// Inspects the closed store at `store`. `is_synced`: whether every batch was synced before the next was written, as
 /// `--durability always` does. Otherwise a power loss may leave a later batch written and an earlier one not.
@@ -106,11 +110,7 @@ fn walk_journal(path: &Path, is_synced: bool, seen: &mut Seen) -> Result<(), Eng
         seen.keyspaces.extend(batch.keyspaces);
         end = reader.bytes;
     }
-    let mut rest = Vec::new();
-    let mut file = &file;
-    file.seek(SeekFrom::Start(end)).map_err(failed)?;
-    file.read_to_end(&mut rest).map_err(failed)?;
-    rest.truncate(rest.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1));
+    let rest = read_written(&file, end).map_err(failed)?;
     if rest.is_empty() {
         return Ok(());
     }
@@ -120,6 +120,35 @@ fn walk_journal(path: &Path, is_synced: bool, seen: &mut Seen) -> Result<(), Eng
     tracing::info!(journal = %path.display(), at = end, "a crash cut the last batch of a journal short: the \
                                                          incomplete batch, which was not acknowledged, is removed");
     file.set_len(end).and_then(|()| file.sync_all()).map_err(failed)
+}
+
+/// The bytes from `begin` to the last nonzero one. fjall makes its journals 64 MiB long before it writes them, so most of
+/// a file is a hole: it is passed over, not read.
+fn read_written(file: &File, begin: u64) -> io::Result<Vec<u8>> {
+    let mut written = Vec::new();
+    let mut piece = vec![0; PIECE_BYTES];
+    let mut at = begin;
+    loop {
+        at = match rustix::fs::seek(file, rustix::fs::SeekFrom::Data(at)) {
+            Ok(data) => data,
+            // Only a hole is left, or nothing.
+            Err(rustix::io::Errno::NXIO) => return Ok(written),
+            Err(error) => return Err(error.into()),
+        };
+        let read = match file.read_at(&mut piece, at) {
+            Ok(0) => return Ok(written),
+            Ok(read) => piece.get(..read).unwrap_or_default(),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        };
+        // Compared as a whole first: a byte at a time, a file of zeros takes most of a start.
+        if ZEROS.get(..read.len()) != Some(read) {
+            let last = read.iter().rposition(|byte| *byte != 0).unwrap_or_default();
+            written.resize(usize::try_from(at - begin).unwrap_or(usize::MAX), 0);
+            written.extend_from_slice(read.get(..=last).unwrap_or_default());
+        }
+        at += read.len() as u64;
+    }
 }
 
 /// Why the end of a journal is damaged; none if it is only cut short. `rest` begins at byte `begin` with a batch that
@@ -504,6 +533,40 @@ mod tests {
         std::fs::write(dir.path().join("store/0.jnl"), vec![0; 1000]).unwrap();
         inspected(&dir, true).unwrap();
         LsmEngine::open(LsmConfig::new(dir.path().join("store"), 4 << 20)).unwrap();
+    }
+
+    /// What stands behind the last whole batch is found wherever it stands: in the first piece, behind a hole, at an edge
+    /// of two pieces, as the file's last byte. Only zeros, written or never written, are nothing.
+    #[test]
+    fn written_bytes_are_found_behind_holes() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("0.jnl");
+        let piece = PIECE_BYTES as u64;
+        let size = 64 * piece + 7;
+        for begin in [0, 5, piece, 3 * piece - 1] {
+            for at in
+                [None, Some(begin), Some(begin + 1), Some(10 * piece - 1), Some(10 * piece), Some(size - 1)]
+            {
+                let file = OpenOptions::new()
+                    .read(true)
+                    .write(true)
+                    .create(true)
+                    .truncate(true)
+                    .open(&path)
+                    .unwrap();
+                file.set_len(size).unwrap();
+                file.write_all_at(&vec![0; 3 * PIECE_BYTES], 20 * piece).unwrap();
+                if let Some(at) = at {
+                    file.write_all_at(&[7], at).unwrap();
+                }
+                let written = read_written(&file, begin).unwrap();
+                let expected = at.map_or(0, |at| usize::try_from(at - begin).unwrap() + 1);
+                assert_eq!(written.len(), expected, "from {begin}, the byte {at:?}");
+                assert_eq!(written.last(), at.map(|_| &7));
+                assert!(written.iter().rev().skip(1).all(|byte| *byte == 0));
+            }
+        }
+        assert!(read_written(&File::open(&path).unwrap(), size + 1).unwrap().is_empty());
     }
 
     /// A missing journal among others is noticed.

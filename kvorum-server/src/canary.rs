@@ -56,6 +56,14 @@ pub enum Canary {
     JoinerConfirmsNothing,
     /// Versions come from the node's own clock alone.
     LocalClockOnly,
+    /// A store that joins is refilled as one that was lost, behind a fence, and counts only after that.
+    JoinerCountsLate,
+    /// A change goes on without members that do not know of it.
+    MarksUnknowing,
+    /// A request that few replicas confirm is carried out without asking whether the epoch is the last one.
+    MinorityUnconfirmed,
+    /// Nobody takes from a marked member what it holds and owns no longer.
+    MarkedKeepRecords,
     /// A store that the configuration marks as lacking records counts all the same.
     MarkedStoreCounts,
     /// New owners of a partition are read before they were compared with the old ones.
@@ -177,6 +185,7 @@ impl Canary {
                 Self::EpochShortensMemory,
                 Self::HintsOutliveNodes,
                 Self::JoinerConfirmsNothing,
+                Self::JoinerCountsLate,
                 Self::NewOwnersUnfilled,
                 Self::NewStoreForgets,
                 Self::UnownedIgnored,
@@ -184,6 +193,7 @@ impl Canary {
             ],
         ),
         ("late-writers", &[Self::SupersededByBallot, Self::WriteBacksIgnorePromises]),
+        ("marks", &[Self::MarkedKeepRecords, Self::MarksUnknowing, Self::MinorityUnconfirmed]),
         ("restores", &[Self::RestoreOverwrites]),
         ("stranded-ballots", &[Self::HintsBeforeTaken, Self::RefillForgetsPromises]),
     ];
@@ -272,6 +282,10 @@ impl Canary {
             Self::EarlyRefusal => "early-refusal",
             Self::HintsBeforeTaken => "hints-before-taken",
             Self::BatchOutlivesEpoch => "batch-outlives-epoch",
+            Self::JoinerCountsLate => "joiner-counts-late",
+            Self::MarksUnknowing => "marks-unknowing",
+            Self::MinorityUnconfirmed => "minority-unconfirmed",
+            Self::MarkedKeepRecords => "marked-keep-records",
             Self::MarkedStoreCounts => "marked-store-counts",
             Self::NewOwnersUnfilled => "new-owners-unfilled",
             Self::PromisesOneList => "promises-one-list",

@@ -239,6 +239,13 @@ async fn change_members(
     };
     let planned = coordinator.plan_change(&order).await;
     let planned = planned.map_err(|error| format!("{order:?} cannot be planned: {error}"))?;
+    let lacks = |id| current.member(id).is_some_and(|member| member.lacks);
+    if planned.moves.is_some() && planned.next.members.iter().any(|member| member.lacks && !lacks(member.id))
+    {
+        return Err(
+            "a silent member would be taken away: nobody can say that it is stopped for good".to_owned()
+        );
+    }
     coordinator.apply_plan(planned.base()).await.map_err(|error| error.to_string())
 }
 

@@ -3,10 +3,12 @@
 //! A plan is kept by the node that made it, so these commands ask one node: the first of `--url`.
 
 use super::client::{DEFAULT_URL, Failure, builder_of, on_node, switch, write_out};
-use super::text_of;
+use super::{cluster, text_of};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use kvorum_client::Client;
+use kvorum_server::verdict::bytes;
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -182,7 +184,10 @@ pub(super) async fn run(word: &str, matches: &ArgMatches) -> Result<ExitCode, Fa
         "show" => page_of(&client.cluster(matches.get_flag("json")).await?)?,
         "plan" => {
             let body = order(&client, &format!("plan?{}", query_of(change, matches))).await?;
-            shown(&body, matches, &plan_lines(&parse(&body)?))
+            let planned = parse(&body)?;
+            let room =
+                if matches.get_flag("json") { Vec::new() } else { room_lines(&planned, matches).await? };
+            shown(&body, matches, &plan_lines(&planned, &room))
         }
         "apply" => {
             let epoch = matches.get_one::<u64>("epoch").copied().unwrap_or_default();
@@ -249,16 +254,44 @@ fn number(body: &Value, pointer: &str) -> u64 {
     body.pointer(pointer).and_then(Value::as_u64).unwrap_or_default()
 }
 
-fn plan_lines(body: &Value) -> String {
+fn plan_lines(body: &Value, room: &[String]) -> String {
     let lines = body.pointer("/plan/lines").and_then(Value::as_array);
     let base = number(body, "/plan/on_epoch");
     let mut text = format!("planned on epoch {base}:\n");
-    for line in lines.into_iter().flatten().filter_map(Value::as_str) {
+    let lines = lines.into_iter().flatten().filter_map(Value::as_str);
+    for line in lines.chain(room.iter().map(String::as_str)) {
         text.extend(["  ", line, "\n"]);
     }
     let moves = body.pointer("/plan/moves").is_some_and(Value::is_object);
     let what = if moves { "data moves" } else { "no data moves" };
     text + &format!("{what}; kvorum cluster apply {base} applies it\n")
+}
+
+/// The free space of each node that gets partitions, a line each: the nodes are asked themselves.
+async fn room_lines(body: &Value, matches: &ArgMatches) -> Result<Vec<String>, Failure> {
+    let members = body.pointer("/plan/moves/members").and_then(Value::as_array);
+    let gaining = members.into_iter().flatten().filter(|member| number(member, "/gains") > 0);
+    let needed: BTreeMap<String, Option<u64>> = gaining
+        .filter_map(|member| Some((member.get("url")?.as_str()?.to_owned(), member.get("bytes")?.as_u64())))
+        .collect();
+    let urls: Vec<String> = needed.keys().cloned().collect();
+    let asked = cluster::ask(&urls, matches, false).await?;
+    let line = |asked: &cluster::Asked| {
+        let url = &asked.url;
+        let free = asked.status.as_ref().ok().and_then(|status| status.pointer("/disk/free_bytes")?.as_u64());
+        let needed = needed.get(url).copied().flatten();
+        match (free, needed) {
+            (None, _) => format!("{url} does not say how much space it has free"),
+            (Some(free), Some(needed)) if needed > free => {
+                format!("{url} has {} free, TOO LITTLE for about {}", bytes(free), bytes(needed))
+            }
+            (Some(free), Some(needed)) => {
+                format!("{url} has {} free for about {}", bytes(free), bytes(needed))
+            }
+            (Some(free), None) => format!("{url} has {} free", bytes(free)),
+        }
+    };
+    Ok(asked.iter().map(line).collect())
 }
 
 /// Plans to go on without the lost members, and does so if the epoch is named.
@@ -403,10 +436,16 @@ mod tests {
     #[test]
     fn plans_are_printed_with_what_applies_them() {
         let body = serde_json::json!({"plan": {"on_epoch": 4, "lines": ["one"]}});
-        let text = plan_lines(&body);
-        assert_eq!(text, "planned on epoch 4:\n  one\nno data moves; kvorum cluster apply 4 applies it\n");
+        let text = plan_lines(&body, &["http://c:1 has 9 GiB free".to_owned()]);
+        assert_eq!(
+            text,
+            "planned on epoch 4:\n  one\n  http://c:1 has 9 GiB free\nno data moves; kvorum cluster apply 4 applies it\n"
+        );
         let body = serde_json::json!({"plan": {"on_epoch": 4, "lines": [], "moves": {"copies": 3}}});
-        assert_eq!(plan_lines(&body), "planned on epoch 4:\ndata moves; kvorum cluster apply 4 applies it\n");
+        assert_eq!(
+            plan_lines(&body, &[]),
+            "planned on epoch 4:\ndata moves; kvorum cluster apply 4 applies it\n"
+        );
     }
 
     /// What is lost is printed with the command that gives it up.

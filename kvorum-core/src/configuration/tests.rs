@@ -470,10 +470,16 @@ fn waits_are_named() {
     let fresh = Progress::new(read.epoch);
     assert_eq!(waits(&read, &ended(&read), &fresh).len(), 4);
     assert_eq!(waits(&whole, &cancelled(&whole), &progress), []);
-    // A mark goes with a refill.
+    // A mark goes with a refill, and once the others have taken what the member alone has.
     let stable = next(&named(3), |next| next.members[0].lacks = true);
     let clear = next(&stable, |next| next.members[0].lacks = false);
-    assert_eq!(waits(&stable, &clear, &Progress::new(stable.epoch)).len(), 2);
+    let mut progress = Progress::new(stable.epoch);
+    assert_eq!(waits(&stable, &clear, &progress).len(), 4);
+    for other in [2, 3].map(NodeId) {
+        progress.compare(stable.epoch, NodeId(1), other);
+    }
+    let taken = |member| Wait::Comparison { member: NodeId(member), source: NodeId(1) };
+    assert_eq!(waits(&stable, &clear, &progress), [taken(2), taken(3)]);
 }
 
 /// A single copy that lacks is one too many only where single copies count.

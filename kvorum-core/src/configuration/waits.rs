@@ -130,6 +130,13 @@ pub fn waits_for<'a>(
         waits.extend(eligible().flat_map(|member| comparisons(member.id)));
     } else {
         waits.extend(refilled().flat_map(comparisons));
+        // And before such a member drops what it no longer owns, the others take from it what it alone may have confirmed.
+        let taken = refilled().flat_map(|source| {
+            let others = eligible().filter(move |member| member.id != source);
+            others.map(move |member| (member.id, source))
+        });
+        let missing = taken.filter(|(member, source)| !is_compared(*member, *source));
+        waits.extend(missing.map(|(member, source)| Wait::Comparison { member, source }));
     }
     if must_adopt {
         let lacking: BTreeSet<Slot> =

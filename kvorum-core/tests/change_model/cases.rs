@@ -30,6 +30,8 @@ fn replace(scripts: &[Script]) -> Case {
         epochs_max: 4,
         cancels: false,
         may_lack: 0,
+        alone: None,
+        ack: 2,
         purges: false,
         decisions: Decisions::default(),
     }
@@ -108,6 +110,29 @@ fn a_member_is_away() {
     holds("an owner lacks and is refilled", Case { epochs_max: 5, ..lacking(&[1], replace(&[write(1, 1)])) });
 }
 
+/// A write to all replicas, while a member is away that may be the only one that a client asks.
+fn read_of_one() -> Case {
+    Case { ack: 3, ..lacking(&[2], reweigh(&[write(0, 1)])) }
+}
+
+#[test]
+fn one_replica_is_read_over_a_change() {
+    holds("a write to all, reads of one", read_of_one());
+    holds("the same, cancelled", cancelling(5, read_of_one()));
+}
+
+/// A record that only a member which leaves the list has: it is marked, comes back, and drops what it owns no longer.
+fn alone() -> Case {
+    Case { epochs_max: 6, alone: Some(2), ..lacking(&[2], reweigh(&[])) }
+}
+
+#[test]
+fn a_marked_member_hands_over_what_it_alone_has() {
+    let (states, broken, has_ended) = explore(alone());
+    println!("figures: model of changes, a record of one marked member: {states} states");
+    assert_eq!((broken, has_ended), (Vec::new(), true));
+}
+
 #[test]
 fn tombstones_over_a_change() {
     holds("a deletion", Case { purges: true, ..replace(&[write(0, 1), write(1, 2)]) });
@@ -127,6 +152,9 @@ fn mistakes_are_found() {
     let one = || replace(&[write(2, 1)]);
     found(Mistake::ReadBeforeFilled, one());
     found(Mistake::JointLeftEarly, one());
+    found(Mistake::MarkedKeepRecords, alone());
+    found(Mistake::MarksUnknowing, read_of_one());
+    found(Mistake::MinorityUnconfirmed, read_of_one());
     found(Mistake::EndedEarly, replace(&[write(0, 1)]));
     found(Mistake::OneTally, one());
     found(Mistake::ReadListOnly, one());

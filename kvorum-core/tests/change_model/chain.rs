@@ -68,6 +68,10 @@ impl Link {
         self.lacking & (1 << at) != 0
     }
 
+    pub(crate) fn is_any_lacking(&self) -> bool {
+        self.lacking != 0
+    }
+
     pub(crate) fn route(&self) -> Route<'static> {
         self.phase.route(Partition(0), LISTS[self.placement], LISTS[1])
     }
@@ -160,6 +164,11 @@ impl Case {
             Mistake::MarkRemovedEarly => {
                 matches!(wait, Wait::Comparison { .. }) && kind == Transition::Upkeep
             }
+            Mistake::MarkedKeepRecords => {
+                let marked = self.alone.map(id);
+                matches!(wait, Wait::Comparison { source, .. } if Some(source) == marked)
+                    && kind == Transition::Upkeep
+            }
             Mistake::JointLeftEarly => matches!(wait, Wait::Adoption { .. }) && kind == Transition::Switch,
             Mistake::EndedEarly => matches!(wait, Wait::Adoption { .. }) && kind == Transition::Exit,
             Mistake::AnyNumberLacks => matches!(wait, Wait::TooManyLack { .. }),
@@ -211,7 +220,7 @@ impl Case {
         let epoch = epoch_of(last.chain.len());
         let mut progress = Progress::new(epoch);
         for at in 0..3 {
-            for from in (0..NODES).filter(|from| *from != at) {
+            for from in (0..NODES).filter(|from| *from != at && self.alone != Some(*from)) {
                 progress.compare(epoch, id(at), id(from));
             }
         }

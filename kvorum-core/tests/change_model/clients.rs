@@ -115,11 +115,11 @@ impl Client {
     }
 }
 
-fn quorum() -> Quorum {
-    Quorum::new(2, 3, 4).unwrap()
-}
-
 impl Case {
+    fn quorum(&self) -> Quorum {
+        Quorum::new(self.ack, 3, 4).unwrap()
+    }
+
     /// The lists on which this turn counts.
     fn counted(&self, turn: &Turn, route: Route<'static>) -> Route<'static> {
         let is_read_list = match turn {
@@ -139,7 +139,7 @@ impl Case {
         if self.mistake == Mistake::OneTally {
             return confirmed.len() >= 2;
         }
-        let mut tally = PerList::of_quorum(route, quorum());
+        let mut tally = PerList::of_quorum(route, self.quorum());
         for at in confirmed {
             tally.count(slot(at), kvorum_core::Tally::confirm);
         }

@@ -61,6 +61,12 @@ enum Mistake {
     AnyNumberLacks,
     /// The mark is removed without a refill.
     MarkRemovedEarly,
+    /// The mark is removed before the others have taken what the member alone has.
+    MarkedKeepRecords,
+    /// A member is marked that may not know of the change.
+    MarksUnknowing,
+    /// One replica answers in a joint epoch without asking whether it is the last one.
+    MinorityUnconfirmed,
     /// A comparison counts although a promise kept a record out.
     PromiseHidesComparison,
     /// Tombstones are purged once the owners of the old side hold them, in a joint epoch.
@@ -80,6 +86,10 @@ struct Case {
     cancels: bool,
     /// The nodes that may be marked as lacking, a bit each.
     may_lack: u8,
+    /// The node that alone has the first record: a write that one replica was to confirm.
+    alone: Option<usize>,
+    /// How many of three replicas must confirm a write; if all, any one of them may be read.
+    ack: u16,
     /// Whether the write of the highest version is a deletion, whose tombstone is purged.
     purges: bool,
     /// The answers of the crate's rules so far: many states ask the same.
@@ -211,6 +221,30 @@ impl Case {
         })
     }
 
+    /// Whether all that `next` newly marks have adopted an epoch of the change under way. A store that joins is in none before.
+    fn know_of_change(&self, state: &State, next: &Link) -> bool {
+        let before = state.link(state.last());
+        let opened = state.chain.iter().rposition(Link::is_stable).map_or(0, |stable| stable + 1);
+        let is_exempt = |at: usize| at == 3 && self.is_replacement || self.mistake == Mistake::MarksUnknowing;
+        let marked = (0..NODES).filter(|at| next.lacks(*at) && !before.lacks(*at) && !is_exempt(*at));
+        next.is_stable() && before.is_stable()
+            || marked.map(|at| state.nodes[at].epoch).all(|epoch| epoch >= opened)
+    }
+
+    /// Whether each replica that may be the only one to answer a read gives the right answer. In a joint epoch it asks first
+    /// whether that is the last one.
+    fn single_reads_are_right(&self, state: &State) -> bool {
+        (0..NODES).all(|at| {
+            let epoch = state.nodes[at].epoch;
+            let is_confirmed = epoch == state.last() || self.mistake == Mistake::MinorityUnconfirmed;
+            let answers = self.is_member(state, at, epoch)
+                && state.route(epoch).reads().contains(&slot(at))
+                && self.counts(state, at, epoch)
+                && (state.link(epoch).is_stable() || is_confirmed);
+            !answers || Self::is_current(state, state.nodes[at].record)
+        })
+    }
+
     /// Whether a read that begins now may return `record`. A tombstone that was purged leaves nothing behind.
     fn is_current(state: &State, record: u64) -> bool {
         record >= state.floor || (state.purged && record == 0)
@@ -218,7 +252,8 @@ impl Case {
 
     fn change_steps(&self, state: &State, steps: &mut Vec<Step>) {
         if state.chain.len() < self.epochs_max {
-            steps.extend(self.decisions(state).into_iter().map(Step::Decide));
+            let decisions = self.decisions(state).into_iter();
+            steps.extend(decisions.filter(|link| self.know_of_change(state, link)).map(Step::Decide));
         }
         let last = state.last();
         for (at, node) in state.nodes.iter().enumerate() {
@@ -230,7 +265,7 @@ impl Case {
             let may_drop = match self.mistake {
                 Mistake::BatchOfAnotherEpoch => node.has_batch,
                 Mistake::DroppedEarly => at == 2 && !link.is_stable(),
-                _ => !is_owner && link.is_stable(),
+                _ => !is_owner && link.is_stable() && !link.is_any_lacking(),
             };
             if may_drop && node.record > 0 {
                 steps.push(Step::Drop(at));
@@ -243,11 +278,15 @@ impl Case {
                 steps.push(Step::Crash(at));
             }
             let is_ready = |at: &usize| state.nodes[*at].epoch == last && self.is_member(state, *at, last);
-            let takes = link.lacks(at) || at == 3;
-            if link.is_filling() || link.lacks(at) {
+            let has_more = |from: &usize| self.alone == Some(*from);
+            let takes = |from: &usize| link.lacks(at) || at == 3 || has_more(from);
+            if link.is_filling() || link.lacks(at) || link.is_any_lacking() && self.alone.is_some() {
                 let is_source = |from: &usize| is_ready(from) || self.mistake == Mistake::JointLeftEarly;
-                let sources = (0..NODES).filter(|from| *from != at && is_source(from) && !link.lacks(*from));
-                steps.extend(sources.filter(|_| takes && is_ready(&at)).map(|from| Step::Compare(at, from)));
+                let sources = (0..NODES).filter(|from| *from != at && is_source(from));
+                let sources = sources.filter(|from| !link.lacks(*from) || has_more(from));
+                steps.extend(
+                    sources.filter(|from| takes(from) && is_ready(&at)).map(|from| Step::Compare(at, from)),
+                );
             }
         }
         if self.purges && !state.purged && self.may_purge(state) {
@@ -275,8 +314,10 @@ impl Model for Case {
 
     fn init_states(&self) -> Vec<State> {
         let node = Node { epoch: 0, record: 0, promised: 0, barred: 0, has_batch: false };
+        let nodes =
+            (0..NODES).map(|at| Node { record: u64::from(self.alone == Some(at)), ..node.clone() }).collect();
         vec![State {
-            nodes: vec![node; NODES],
+            nodes,
             chain: vec![Link::first()],
             progress: Progress::new(Epoch(1)),
             clients: self.scripts.iter().map(|script| Client::new(*script)).collect(),
@@ -350,6 +391,15 @@ impl Model for Case {
             Property::always("one of two conditional writes succeeds", |_: &Case, state: &State| {
                 state.clients.iter().filter(|client| client.has_won()).count() <= 1
             }),
+            Property::always("every read of one replica is right", |case: &Case, state: &State| {
+                case.ack < 3 || case.single_reads_are_right(state)
+            }),
+            Property::always(
+                "a record that one replica confirmed is stored",
+                |case: &Case, state: &State| {
+                    case.alone.is_none() || state.nodes.iter().any(|node| node.record > 0)
+                },
+            ),
             Property::sometimes("the change ends", |_: &Case, state: &State| {
                 state.nodes.iter().any(|node| state.link(node.epoch).is_changed())
                     && state.clients.iter().all(Client::is_over)

@@ -7,10 +7,13 @@
 
 use super::worker::{Work, Worker};
 use crate::canary::{self, Canary};
+use crate::cluster::View;
 use crate::coordinator::{Coordinator, Shared};
 use crate::membership::Pace;
 use kvorum_core::agreement::Epoch;
-use kvorum_core::configuration::{Configuration, NextStep, Phase, Progress, Situation, Wait, next_step};
+use kvorum_core::configuration::{
+    ClusterMember, Configuration, MemberState, NextStep, Phase, Progress, Situation, Wait, next_step,
+};
 use kvorum_core::{NodeId, Slot};
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -126,11 +129,15 @@ impl Shared {
         slot == self.cluster.me() || silence() <= SILENT_MAX
     }
 
-    /// Whether a change goes on without the member `id`.
-    fn is_away(&self, id: NodeId) -> bool {
-        let Some(slot) = self.index_of(id) else { return true };
-        slot != self.cluster.me()
-            && self.configurations.silence(slot, self.clock.mono()) > self.settings.upkeep.away_after
+    /// Whether a change may go on without `member`: it has been silent for long enough, and knows of the change. A store that
+    /// joins is in no epoch before it.
+    fn is_away(&self, view: &View, member: &ClusterMember) -> bool {
+        let said = self.configurations.said(member.slot);
+        let knows = member.state == MemberState::Joining
+            || view.knows_of_change(said.adopted.map(|adopted| adopted.epoch))
+            || canary::is(Canary::MarksUnknowing);
+        let silence = || self.configurations.silence(member.slot, self.clock.mono());
+        member.slot != self.cluster.me() && knows && silence() > self.settings.upkeep.away_after
     }
 
     /// How many members are to drive before this node: those that are eligible, answer, and have a lower id. None if this node
@@ -176,7 +183,8 @@ impl Shared {
     fn next_step(&self) -> NextStep {
         let view = self.cluster.view();
         let current = view.configuration();
-        let away = current.members.iter().map(|member| member.id).filter(|id| self.is_away(*id)).collect();
+        let away = current.members.iter().filter(|member| self.is_away(&view, member));
+        let away = away.map(|member| member.id).collect();
         next_step(&Situation {
             current,
             routing: view.routing(),

@@ -231,7 +231,7 @@ impl Drop for Meeting {
 
 impl Coordinator {
     /// Meets the peers that answer at once, and takes the hints that each holds for this node, within the bound in the
-    /// settings. Does not wait for peers that do not answer.
+    /// settings. Does not wait for peers that do not answer, and takes no hints while this node joins.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing: other peers are met later, and the remaining hints are delivered later.
@@ -255,6 +255,10 @@ impl Coordinator {
                 coordinator.send_heartbeat(index).await;
                 let _ = coordinator.meet_floors(index).await;
                 drop(meeting);
+                // The change fills a node that joins, which has missed nothing that it must have to serve.
+                if coordinator.shared.cluster.joins() {
+                    return None;
+                }
                 let left = deadline.saturating_duration_since(tokio::time::Instant::now());
                 link.call(&Request::TakeHints, left).await.ok()
             });

@@ -33,10 +33,18 @@ impl Cluster {
     /// Whether this node's store joins, and confirms writes of keys that it is not read for yet, before it is
     /// quorum-eligible: see [`View::is_unread`].
     pub fn confirms_unread(&self) -> bool {
+        self.joins() && self.has_met() && !self.stands_down() && !canary::is(Canary::JoinerConfirmsNothing)
+    }
+
+    /// Whether this node's store joins in the change under way, and is not marked as lacking records.
+    pub fn joins(&self) -> bool {
         self.is_joining.load(Ordering::SeqCst)
-            && self.has_met()
-            && !self.stands_down()
-            && !canary::is(Canary::JoinerConfirmsNothing)
+    }
+
+    /// Whether this node's store, which is not quorum-eligible, will soon be without anybody's doing: the requests that need it
+    /// are to ask again. A store that joins is read only once it was compared, so little is left then.
+    pub fn is_early(&self) -> bool {
+        self.is_undecided() || self.joins()
     }
 
     /// Whether the configuration says that this node's store lacks records: a change did not wait for it.
@@ -79,7 +87,7 @@ impl Cluster {
             VotesVerdict::Unknown => true,
             VotesVerdict::Votes => !self.has_met(),
             // One that joins confirms what it is not read for, once it has met a majority.
-            VotesVerdict::Lacks => self.is_joining.load(Ordering::SeqCst) && !self.has_met(),
+            VotesVerdict::Lacks => self.joins() && !self.has_met(),
         }
     }
 

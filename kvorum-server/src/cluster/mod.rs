@@ -16,7 +16,7 @@ mod votes;
 pub use clock_offset::{ClockFilter, ClockOffset, Exchange};
 pub use contact::{Contact, News};
 pub(crate) use slots::SlotTable;
-pub use view::{Plan, View};
+pub use view::{Plan, Pull, View};
 pub use votes::{Heard, PeerRegistry, Verdict as VotesVerdict};
 
 use crate::canary::{self, Canary};

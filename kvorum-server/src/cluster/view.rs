@@ -22,6 +22,17 @@ pub struct View {
     routing: Arc<Routing>,
     /// The slots of all members, ascending.
     slots: Vec<Slot>,
+    /// The change under way.
+    under_way: Option<UnderWay>,
+}
+
+/// A change under way.
+#[derive(Debug, Clone, Copy)]
+struct UnderWay {
+    /// Its first epoch.
+    opened: Epoch,
+    /// Whether a step of it has waited until all members had adopted one of its epochs.
+    is_known: bool,
 }
 
 /// A topology with its placement.
@@ -46,6 +57,15 @@ pub struct Plan<'v> {
     pub epoch: Epoch,
 }
 
+/// A comparison: the first node takes from the second what it lacks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pull {
+    /// The node that takes.
+    pub by: Slot,
+    /// The node that holds.
+    pub from: Slot,
+}
+
 impl View {
     /// The view of epoch 0: the members of `topology`, in whose order they have their slots.
     ///
@@ -59,7 +79,7 @@ impl View {
         let routing = Routing::new(&configuration, &old.placement, None);
         #[expect(clippy::expect_used, reason = "the configuration was made of this topology and placement")]
         let routing = Arc::new(routing.expect("the placement of its own configuration"));
-        Self { configuration, placed_since: Epoch(0), old, new: None, routing, slots }
+        Self { configuration, placed_since: Epoch(0), old, new: None, routing, slots, under_way: None }
     }
 
     /// The same epoch, 0, of the cluster `id`.
@@ -85,7 +105,18 @@ impl View {
         let is_same = routing == *self.routing && lacking(&next).eq(lacking(&self.configuration));
         let placed_since = if is_same { self.placed_since } else { next.epoch };
         let routing = if is_same { Arc::clone(&self.routing) } else { Arc::new(routing) };
-        Ok(Self { configuration: next, placed_since, old, new, routing, slots })
+        let under_way = self.under_way_in(&next);
+        Ok(Self { configuration: next, placed_since, old, new, routing, slots, under_way })
+    }
+
+    fn under_way_in(&self, next: &Configuration) -> Option<UnderWay> {
+        let (Phase::Joint { reads, .. }, before) = (next.phase, self.configuration.phase) else {
+            return None;
+        };
+        let mut under_way = self.under_way.unwrap_or(UnderWay { opened: next.epoch, is_known: false });
+        under_way.is_known |=
+            reads == Side::New && matches!(before, Phase::Joint { reads: Side::Old, is_filled: false, .. });
+        Some(under_way)
     }
 
     /// One side of `next`, with the placement of the hash `expected`: one that this view has, or what becomes of `before`.
@@ -131,15 +162,24 @@ impl View {
         self.configuration.phase != Phase::Stable
     }
 
+    /// Whether a member that has adopted the epoch `adopted`, as far as is known, surely knows of the change under way.
+    ///
+    /// Only such a member may be marked as lacking records: it asks others before it alone answers a client
+    /// ([`Self::must_confirm`]). Another one, cut off in the epoch before the change, would not.
+    pub fn knows_of_change(&self, adopted: Option<Epoch>) -> bool {
+        self.under_way
+            .is_none_or(|change| change.is_known || adopted.is_some_and(|adopted| adopted >= change.opened))
+    }
+
+    /// Whether a request to `quorum` is carried out only once a majority of the members has said that no later configuration may
+    /// have been decided. Replicas that a change has given up, without their knowledge, may be as many as it asks.
+    pub fn must_confirm(&self, quorum: Quorum) -> bool {
+        self.is_joint() && (quorum.from() == 1 || quorum.ack() <= quorum.from() / 2)
+    }
+
     /// Whether any member's store is marked as lacking records.
     pub fn is_any_lacking(&self) -> bool {
         lacking(&self.configuration).next().is_some()
-    }
-
-    /// Whether all members' stores are marked as lacking records: after a forced configuration, whose members may each have
-    /// what no other has.
-    pub fn is_all_lacking(&self) -> bool {
-        self.configuration.members.iter().all(|member| member.lacks)
     }
 
     /// Whether the store at `slot` is marked as lacking records: its answers do not count.
@@ -223,13 +263,15 @@ impl View {
         ranks.min().and_then(|rank| u16::try_from(rank).ok())
     }
 
-    /// The higher of the ranks of two nodes for `partition`: records with a larger FROM belong on both.
+    /// The rank above whose records, by their FROM, the two nodes of `pull` are compared in `partition`: the higher one of both.
+    /// Such records belong on both.
     ///
-    /// After a forced configuration it is the lower one. A record may be left on a node that owns it no longer, and its owners
-    /// take it from there.
-    pub fn rank_max(&self, partition: Partition, nodes: [Slot; 2]) -> u16 {
-        let [a, b] = nodes.map(|slot| self.rank_of(partition, slot).unwrap_or(u16::MAX));
-        if self.is_all_lacking() { a.min(b) } else { a.max(b) }
+    /// From a member that is marked as lacking records, a node takes whatever belongs on itself. A change did not wait for that
+    /// member, which may hold a record that it owns no longer, and that nobody else has.
+    pub fn rank_max(&self, partition: Partition, pull: Pull) -> u16 {
+        let rank = |slot| self.rank_of(partition, slot).unwrap_or(u16::MAX);
+        let takes_all = self.is_lacking(pull.from) && !canary::is(Canary::MarkedKeepRecords);
+        if takes_all { rank(pull.by) } else { rank(pull.by).max(rank(pull.from)) }
     }
 
     /// Plans a request.
@@ -326,10 +368,17 @@ mod tests {
                 "the old side is read"
             );
         }
+        let (one_of_three, two) = (Quorum::new(1, 3, 4).unwrap(), Quorum::new(2, 3, 4).unwrap());
+        let must =
+            |view: &View| [Quorum::majority_of(1), one_of_three, two].map(|quorum| view.must_confirm(quorum));
+        assert_eq!((must(&named), must(&j1)), ([false; 3], [true, true, false]));
+        let knows = |view: &View, adopted: Option<u64>| view.knows_of_change(adopted.map(Epoch));
+        assert!(knows(&named, None) && knows(&j1, Some(2)) && !knows(&j1, Some(1)) && !knows(&j1, None));
         let j2 = j1.next(after(&j1, |next| next.phase = joint(Side::New, window, placement))).unwrap();
         let second = Window { begin: window.end, end: 1 << BITS };
         let j3 = j2.next(after(&j2, |next| next.phase = joint(Side::Old, second, placement))).unwrap();
         let j4 = j3.next(after(&j3, |next| next.phase = joint(Side::New, second, placement))).unwrap();
+        assert!(knows(&j2, None) && knows(&j3, None), "a step has waited for all");
         assert_eq!((j4.placed_since(), j4.topology().node_count()), (Epoch(5), 4));
         let end = after(&j4, |next| {
             next.phase = Phase::Stable;
@@ -341,6 +390,24 @@ mod tests {
         assert!(Partition::all(BITS).all(|partition| four.rank_of(partition, Slot(3)).is_some()));
         let other = after(&four, |next| next.placement ^= 1);
         assert!(matches!(four.next(other), Err(RoutingError::Placement { side: Side::Old, .. })));
+    }
+
+    /// From a marked member a node takes whatever belongs on itself, from others what belongs on both.
+    #[test]
+    fn what_a_marked_member_holds_is_taken() {
+        let first = three();
+        let marked = first.next(after(&first, |next| next.members[0].lacks = true)).unwrap();
+        let lacking = marked.slots().iter().copied().find(|slot| marked.is_lacking(*slot)).unwrap();
+        let whole = marked.slots().iter().copied().find(|slot| *slot != lacking).unwrap();
+        for partition in Partition::all(BITS) {
+            let [own, other] = [whole, lacking].map(|slot| marked.rank_of(partition, slot).unwrap());
+            let rank_max = |by, from| marked.rank_max(partition, Pull { by, from });
+            assert_eq!(
+                (rank_max(whole, lacking), rank_max(lacking, whole)),
+                (own, own.max(other)),
+                "{partition:?}"
+            );
+        }
     }
 
     /// A plan has the lists that are written, and reads one of them.

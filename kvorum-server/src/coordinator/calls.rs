@@ -278,7 +278,7 @@ impl Asker {
             }
             match applied {
                 Ok(Ok(Applied::Stored)) if is_own(kind) && !shared.counts(is_unread) => {
-                    is_too_early.set(shared.cluster.is_undecided());
+                    is_too_early.set(shared.cluster.is_early());
                     Write::Uncounted
                 }
                 Ok(Ok(Applied::Superseded { by, .. })) if is_own(kind) && !shared.counts(is_unread) => {
@@ -692,7 +692,7 @@ impl super::Shared {
     /// The reason why the replica at `node` did not confirm, as the client is told: the most specific one.
     pub(crate) fn missing(&self, node: Slot, cause: &Cause) -> Missing {
         let reason = match cause {
-            Cause::Late if node == self.cluster.me() && self.cluster.is_undecided() => self.why_not_voting(),
+            Cause::Late if node == self.cluster.me() && self.cluster.is_early() => self.why_not_voting(),
             Cause::NotVoting | Cause::NotVotingYet if node == self.cluster.me() => self.why_not_voting(),
             Cause::NotVoting | Cause::NotVotingYet => self.cluster.not_voting(node),
             Cause::Call(CallError::Refused { code: Refusal::NotVoting | Refusal::NotVotingYet, detail }) => {
@@ -735,6 +735,9 @@ impl super::Shared {
             }
             VotesVerdict::Lacks => {
                 let (percent, left) = self.background.anti_entropy.refill_progress();
+                if cluster.joins() {
+                    return format!("joins: filled from the other nodes ({percent} %)");
+                }
                 if percent == 100 && !left.is_empty() {
                     return format!("refilled after disk loss: waiting to compare with {}", urls(left));
                 }
@@ -749,7 +752,7 @@ impl super::Shared {
 
     /// The cause for which this node's replica does not count.
     pub(crate) fn not_voting(&self) -> Cause {
-        if self.cluster.is_undecided() { Cause::NotVotingYet } else { Cause::NotVoting }
+        if self.cluster.is_early() { Cause::NotVotingYet } else { Cause::NotVoting }
     }
 
     /// Counts a call that failed. Where the node works with another epoch, asks it for later configurations.

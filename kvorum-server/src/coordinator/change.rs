@@ -267,13 +267,26 @@ impl Coordinator {
         drop(applicants);
         let change = change_of(current, order, &self.stores(), &stated)?;
         let view = shared.cluster.view();
-        let opening = current
+        let mut opening = current
             .plan(view.placement(), std::slice::from_ref(&change), window)
             .map_err(PlanningError::Plan)?;
         let nodes = u16::try_from(current.members.len()).unwrap_or(u16::MAX);
         let from = Quorum::default_for(shared.settings.factor, nodes).from();
         let preview = opening.preview(from, window);
-        let lines = lines_of(&opening.configuration, &change, &preview);
+        let mut lines = lines_of(&opening.configuration, &change, &preview);
+        let silent = gone.iter().filter(|id| !self.answers_in(current, **id));
+        for id in silent {
+            let leaving = opening.configuration.members.iter_mut().filter(|member| member.id == *id);
+            lines.extend(leaving.map(|member| {
+                // The word of the operator, who takes it away: the change waits for it no longer than for any other node.
+                member.lacks = true;
+                format!(
+                    "{} does not answer, and counts as stopped for good: if it may still run, cut off from the others, stop it \
+                     first, because it would go on serving clients that reach it",
+                    member.url
+                )
+            }));
+        }
         Ok((opening.configuration, lines, preview))
     }
 
@@ -306,6 +319,15 @@ impl Coordinator {
             level_max = level_max.min(said.level_max);
         }
         Ok(level_max)
+    }
+
+    /// Whether the member `id` has just said that it works with `current`. This node does.
+    fn answers_in(&self, current: &Configuration, id: NodeId) -> bool {
+        let shared = &self.shared;
+        let Some(index) = shared.index_of(id) else { return false };
+        let said = shared.configurations.said(index);
+        let is_fresh = || shared.clock.mono().saturating_sub(said.at) <= SAID_AGE_MAX;
+        index == shared.cluster.me() || said.adopted == Some(current.instance()) && is_fresh()
     }
 
     /// Turns the change under way round, if there is one that goes forwards: it then goes back to where it began.

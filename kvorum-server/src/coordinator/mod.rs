@@ -12,6 +12,7 @@
 mod ballot;
 pub(crate) mod calls;
 mod change;
+mod confirm;
 mod cut;
 mod edit;
 mod explain;

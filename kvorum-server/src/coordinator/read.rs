@@ -2,6 +2,7 @@
 //! answers differ, it is written back before the read is answered, so that no later read goes back in time.
 
 use super::calls::{Calls, Cause, INLINE_BYTES_MAX, Read, Write};
+use super::confirm::Unconfirmed;
 use super::{Coordinator, CoordinatorError, Found};
 use crate::canary::{self, Canary};
 use crate::cluster::Plan;
@@ -68,6 +69,11 @@ impl Coordinator {
         for _ in 0..ROUNDS_MAX {
             let since = Since::now();
             let view = self.view();
+            match self.confirm_epoch(&view, quorum, deadline).await {
+                Ok(()) => {}
+                Err(Unconfirmed::Moved) => continue,
+                Err(Unconfirmed::By(missing)) => return Err(self.too_few(quorum, begun, 0, missing)),
+            }
             let plan = view.plan(&key, quorum);
             let replies = self.ask_replicas(&key, &plan, ask_first, begun).await?;
             since.end(Wait::ReadReplicas);

@@ -200,12 +200,8 @@ impl Service for PeerHandler {
                 // The floor only says which rows the answer may leave out. It changes nothing here, because anyone can send
                 // a request in any node's name: this node asks the peer for its floors at the peer's own address.
                 let partition = Partition(partition);
-                match shared
-                    .background
-                    .anti_entropy
-                    .versions_with(index, partition, after, bytes, floor)
-                    .await
-                {
+                let state = &shared.background.anti_entropy;
+                match state.versions_for(state.pull_by(index), partition, after, bytes, floor).await {
                     Ok((rows, is_last)) => {
                         Reply::VersionList { rows, is_last, floor: shared.replica.floor(partition) }
                     }
@@ -337,6 +333,10 @@ async fn configurations(shared: Arc<Shared>, index: Option<Slot>, theirs: Instan
     if shared.cluster.id().is_none() {
         let detail = "this node does not know the cluster's id yet".to_owned();
         return Reply::Refused { code: Refusal::Starting, detail };
+    }
+    if bytes == 0 && !shared.configurations.is_last(theirs).await {
+        let detail = "a later configuration may have been decided".to_owned();
+        return Reply::Refused { code: Refusal::Epoch, detail };
     }
     let configurations = shared.configurations.after(theirs.epoch, bytes).await;
     let adopted = shared.cluster.configuration().instance();
@@ -475,7 +475,7 @@ fn other_epoch(shared: &Shared, theirs: Epoch) -> Reply {
 }
 
 fn not_voting(shared: &Shared) -> Reply {
-    let is_early = shared.cluster.is_undecided();
+    let is_early = shared.cluster.is_early();
     let code = if is_early { Refusal::NotVotingYet } else { Refusal::NotVoting };
     Reply::Refused { code, detail: shared.why_not_voting() }
 }

@@ -6,6 +6,7 @@
 
 use super::ballot::{Ballot, End, Purpose};
 use super::calls::{Calls, Cause, Write};
+use super::confirm::Unconfirmed;
 use super::edit::Change;
 use super::{Coordinator, CoordinatorError, Fanout, Mutation, Written};
 use crate::canary::{self, Canary};
@@ -187,6 +188,15 @@ impl Writing {
             self.begun + self.coordinator.shared.settings.request_timeout + self.mutation.allowance();
         if let Err(error) = slow::step("clock", None, self.coordinator.clock_asked(deadline)).await {
             return self.report(Err(error));
+        }
+        while let Err(unconfirmed) = self.coordinator.confirm_epoch(&self.view, self.quorum, deadline).await {
+            match unconfirmed {
+                Unconfirmed::Moved => self.view = self.coordinator.view(),
+                Unconfirmed::By(missing) => {
+                    let error = self.not_enough(missing, std::iter::empty(), 0, false);
+                    return self.report(Err(error));
+                }
+            }
         }
         let mut stamp = self.first_stamp();
         if stamp == Stamp::Asked

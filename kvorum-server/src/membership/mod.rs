@@ -243,6 +243,11 @@ impl Configurations {
         }
     }
 
+    /// Whether this store was found to be an older copy.
+    pub(crate) fn has_forgotten(&self) -> bool {
+        self.has_forgotten.load(Ordering::SeqCst)
+    }
+
     /// What the node at `index` said last.
     pub fn said(&self, index: Slot) -> Said {
         self.all_said().get(&index).cloned().unwrap_or_default()
@@ -355,6 +360,16 @@ impl Configurations {
         let is_named = self.cluster.epoch() > Epoch(0);
         let has_forgotten = self.has_forgotten.load(Ordering::SeqCst);
         self.cluster.has_met() && self.cluster.id().is_some() && !(is_named && has_forgotten)
+    }
+
+    /// Whether this store votes on the successor of the configuration `instance`, and has accepted none: then it is sure that none
+    /// of those was decided that need this vote. If a majority says so, none was decided at all.
+    pub(crate) async fn is_last(&self, instance: Instance) -> bool {
+        let part = self.part.lock().await;
+        let (voter, current) = (self.cluster.voter(), self.cluster.configuration());
+        let is_named = current.members.iter().any(|member| member.voter() == Some(voter));
+        let is_open = current.instance() == instance && part.ballots(instance).accepted.is_none();
+        is_open && is_named && self.votes()
     }
 
     fn acceptor(&self, part: &Part, current: &Configuration) -> Acceptor<Configuration> {

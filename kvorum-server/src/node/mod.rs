@@ -345,10 +345,15 @@ pub async fn run_local<L: Listener>(parts: LocalParts<L>) -> Result<(), NodeErro
     // A node that waits to join serves meanwhile: it answers that it is not ready.
     let opened = tokio::select! {
         biased;
-        opened = open(opening, &service) => opened?,
+        opened = open(opening, &service) => opened,
         () = &mut serving => return Ok(()),
     };
-    let Some(replica) = opened else { return Ok(()) };
+    if opened.is_err() {
+        // The connections are tasks of this thread, which goes on. They end, as with a process.
+        service.phase.send_replace(Phase::Draining);
+        serving.as_mut().await;
+    }
+    let Some(replica) = opened? else { return Ok(()) };
     started(Handle(service));
     serving.await;
     replica.finish().await;

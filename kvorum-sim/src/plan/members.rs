@@ -17,7 +17,7 @@ const SETTLE: Duration = Duration::from_mins(1);
 const ORDER_PAUSE_MAX: Duration = Duration::from_millis(2500);
 /// Seeds in a hundred, of those with joins and faults, in which members are marked. More of them once the faults that they have
 /// found are mended (`docs/dev/faults-found.md`, Open).
-const MARKS_PERCENT: u64 = 3;
+const MARKS_PERCENT: u64 = 15;
 /// The longest silence of a member that a change waits for, where it is shorter than the faults.
 const AWAY_AFTER_MAX: Duration = Duration::from_secs(4);
 /// The longest fault of a machine that joins.

@@ -28,7 +28,7 @@ fn repaired(cluster: &Cluster, nodes: std::ops::Range<usize>) -> u64 {
 }
 
 /// Tells a node of three to `pause` its repair with the others, or to `resume` it.
-fn tell_repair(cluster: &Cluster, node: usize, what: &str) {
+pub fn tell_repair(cluster: &Cluster, node: usize, what: &str) {
     let listed = cluster.ask(node, "GET", "/admin/workers", None).text().to_owned();
     let names = listed.lines().filter_map(|line| line.split_whitespace().next());
     let repair: Vec<&str> = names.filter(|name| name.starts_with("repair-")).collect();

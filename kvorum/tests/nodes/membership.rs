@@ -1,6 +1,7 @@
 //! Configurations over real processes: nodes name their stores, raise the feature level, catch up, and go on after crashes.
 //! The simulation has many nodes that propose at once, and every fault beside them.
 
+use crate::cluster_heal::tell_repair;
 use kvorum_server::crash::{Point, VARIABLE};
 use kvorum_testkit::cluster::{Cluster, Launch};
 use kvorum_testkit::process::{kvorum, run};
@@ -154,7 +155,9 @@ fn changes_that_move_data_are_planned() {
     });
     let removed = cluster_command(&cluster, 0, &["plan", "remove", &third]);
     assert!(removed.status.success(), "{}", text(&removed.stderr));
-    assert!(text(&removed.stdout).contains("and its store never comes back"), "{}", text(&removed.stdout));
+    for expected in ["and its store never comes back", "counts as stopped for good"] {
+        assert!(text(&removed.stdout).contains(expected), "{}", text(&removed.stdout));
+    }
     assert_eq!(shown(&cluster, 0)["epoch"], 2);
 }
 
@@ -311,6 +314,8 @@ fn a_node_that_joins_counts_while_a_member_is_away() {
     let fourth = cluster.url(3);
     let words = ["plan", "add", &fourth, "--window", "4096"];
     wait_until("the change is planned", || cluster_command(&cluster, 0, &words).status.success());
+    let planned = cluster_command(&cluster, 0, &words);
+    assert!(text(&planned.stdout).contains(&format!("{fourth} has ")), "{}", text(&planned.stdout));
     cluster.kill9(2);
     let applied = cluster_command(&cluster, 0, &["apply", "2"]);
     assert!(applied.status.success(), "{}", text(&applied.stderr));
@@ -418,4 +423,32 @@ fn nodes_die_at_every_step_of_a_move() {
             assert_eq!((got.status, text(&got.body)), (200, "kept"), "{key} after {}", point.name());
         }
     }
+}
+
+/// Goal: a node that reaches no other answers requests that one replica confirms (1/3), but not while members change: the change may
+/// go on without it. Method: a change whose comparisons are paused on one node, and two nodes that are stopped: before it, and
+/// while it is under way.
+#[test]
+fn a_node_answers_alone_only_between_changes() {
+    let cluster = Cluster::start(3);
+    let raised = cluster_command(&cluster, 0, &["upgrade"]);
+    assert!(raised.status.success(), "{}", text(&raised.stderr));
+    let asked = |method, body| cluster.ask(0, method, "/v0/entity?id=k&replicas=1/3", body).status;
+    let alone = |expected: (u16, u16)| {
+        (1..3).for_each(|node| cluster.pause(node));
+        let statuses = (asked("PUT", Some(b"1".as_slice())), asked("GET", None));
+        (1..3).for_each(|node| cluster.resume(node));
+        cluster.wait_until_connected();
+        assert_eq!(statuses, expected);
+    };
+    alone((201, 200));
+    tell_repair(&cluster, 1, "pause");
+    begin_change(&cluster, 0, &["weight", &cluster.url(2), "2"]);
+    wait_until_all_at(&cluster, &[0, 1, 2], 3);
+    assert_ne!(shown(&cluster, 0)["phase"], "stable");
+    alone((504, 504));
+    assert_eq!((asked("PUT", Some(b"2")), asked("GET", None)), (201, 200));
+    tell_repair(&cluster, 1, "resume");
+    end_change(&cluster, 0);
+    alone((201, 200));
 }

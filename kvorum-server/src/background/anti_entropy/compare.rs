@@ -10,7 +10,7 @@
 
 use super::{Comparisons, Puller};
 use crate::background::anti_entropy::sync::CALL_TIMEOUT;
-use crate::cluster::View;
+use crate::cluster::{Pull, View};
 use crate::coordinator::calls::Cause;
 use crate::peer::{Reply, Request};
 use kvorum_core::{Partition, Slot};
@@ -27,7 +27,8 @@ impl Puller {
     /// The partitions in which this node and the peer differ, in the records that they must share.
     pub(super) async fn unlike(&self) -> Result<BTreeMap<u16, Unlike>, Cause> {
         let (state, index) = (&self.own.shared.background.anti_entropy, self.index);
-        let sums = sums_of(&state.digests_with(index));
+        let pull = state.pull_from(index);
+        let sums = sums_of(&state.digests_of(pull));
         let request = Request::Compare { sums };
         let theirs = match self.own.link(index).ok_or(Cause::Unreachable)?.call(&request, CALL_TIMEOUT).await
         {
@@ -42,8 +43,10 @@ impl Puller {
                 return Err(Cause::OffTopic);
             }
             // Compare the current digest: most writes that were under way have arrived here by now.
-            let ours = state.digest_with(index, Partition(partition), &view);
-            if ours != theirs {
+            let ours = state.digest_of(pull, Partition(partition), &view);
+            // What a marked member may hold besides its own is in few partitions: the others are not listed.
+            let has_nothing = theirs == 0 && view.is_lacking(index);
+            if ours != theirs && !has_nothing {
                 unlike.insert(partition, Unlike { ours, theirs });
             }
         }
@@ -54,20 +57,30 @@ impl Puller {
 impl Comparisons {
     /// The digests, by partition, of the groups whose sums differ from the `sums` of the node at `index`.
     pub(crate) fn compared(&self, index: Slot, sums: &[u64]) -> Vec<(u16, u64)> {
-        unlike_stretches(&self.digests_with(index), sums)
+        unlike_stretches(&self.digests_of(self.pull_by(index)), sums)
     }
 
-    /// The digests of all partitions, over the records that this node shares with the node at `index`.
-    fn digests_with(&self, index: Slot) -> Vec<u64> {
+    /// This node takes from the node at `index`.
+    pub(super) fn pull_from(&self, index: Slot) -> Pull {
+        Pull { by: self.cluster.me(), from: index }
+    }
+
+    /// The node at `index` takes from this one.
+    pub(crate) fn pull_by(&self, index: Slot) -> Pull {
+        Pull { by: index, from: self.cluster.me() }
+    }
+
+    /// The digests of all partitions, over the records that the two nodes of `pull` are compared in.
+    fn digests_of(&self, pull: Pull) -> Vec<u64> {
         let view = self.cluster.view();
         (0..self.partition_count())
-            .map(|partition| self.digest_with(index, Partition(partition), &view))
+            .map(|partition| self.digest_of(pull, Partition(partition), &view))
             .collect()
     }
 
-    /// The digest of `partition` over the records that this node shares with the node at `index`; 0 without digests.
-    fn digest_with(&self, index: Slot, partition: Partition, view: &View) -> u64 {
-        let rank_max = view.rank_max(partition, [self.cluster.me(), index]);
+    /// The digest of `partition` over the records that the two nodes of `pull` are compared in; 0 without digests.
+    fn digest_of(&self, pull: Pull, partition: Partition, view: &View) -> u64 {
+        let rank_max = view.rank_max(partition, pull);
         self.replica.digests().map_or(0, |digests| digests.shared(partition, rank_max))
     }
 

@@ -25,6 +25,7 @@ use crate::background::repair_damage::{Beginning, DamageRepair};
 use crate::background::tombstone_gc::Purges;
 use crate::background::worker::{Control, Work, Worker};
 use crate::background::workers::WorkerId;
+use crate::canary::{self, Canary};
 use crate::clock::TimestampBound;
 use crate::cluster::{Cluster, SlotTable, VotesVerdict};
 use crate::coordinator::calls::{Calls, Cause};
@@ -152,6 +153,17 @@ impl Progress {
     }
 }
 
+/// Why a store that is not quorum-eligible is filled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Filling {
+    /// It lacks what an earlier store of its node held, promises too. It is compared with all others, behind a
+    /// [fence].
+    Refill,
+    /// It joins. No promise of its node is left: ballots end with their epoch. The change does not wait for members that are
+    /// marked, so neither does it.
+    Joins,
+}
+
 /// One peer to pull from.
 #[derive(Clone)]
 pub(crate) struct Puller {
@@ -223,29 +235,34 @@ impl Worker for AntiEntropy {
         let epoch = self.puller.own.wants_comparison(index).then(|| shared.cluster.epoch());
         let is_urgent = is_first || self.was_away || epoch.is_some();
         self.puller.has_kept_out.set(false);
-        // Without its fence a comparison brings records, but does not count.
-        let is_fenced = refills && self.puller.fence().await;
+        let filling = if self.puller.own.joins_anew() { Filling::Joins } else { Filling::Refill };
+        let is_fenced = refills && filling == Filling::Refill && self.puller.fence().await;
         let compared = self.compare_in_turn(refills, is_urgent).await;
-        self.was_away &= compared.is_err();
-        if let Some(epoch) = epoch
-            && compared.is_ok()
-            && !self.puller.has_kept_out.get()
-            && epoch == shared.cluster.epoch()
-        {
-            crash::point(Point::ComparedBefore);
-            state.progress.note_compared_in(epoch, shared.cluster.id_of(index));
-            crash::point(Point::ComparedAfter);
-            shared.cluster.note_change();
-        }
+        let is_ok = compared.is_ok();
+        self.was_away &= !is_ok;
+        let has_kept_out = self.puller.has_kept_out.get();
+        // Without its fence a comparison brings records, but does not count.
+        let counts = is_fenced || filling == Filling::Joins && !has_kept_out;
         match compared {
-            Ok(()) if refills && !is_fenced => {}
-            Ok(()) if refills => state.compared_with(index, beginning).await,
+            Ok(()) if refills && !counts => {}
+            Ok(()) if refills => state.compared_with(index, beginning, filling).await,
             Ok(()) if is_first => state.compared_after_start(index).await,
             Ok(()) => {}
             Err(cause) => {
                 let node = shared.cluster.url_of(index);
                 tracing::debug!(node, %cause, "a comparison of replicas was cut short");
             }
+        }
+        // Last, because the change may go on at once: a store that joins is read in the next epoch, and must count by then.
+        if let Some(epoch) = epoch
+            && is_ok
+            && !has_kept_out
+            && epoch == shared.cluster.epoch()
+        {
+            crash::point(Point::ComparedBefore);
+            state.progress.note_compared_in(epoch, shared.cluster.id_of(index));
+            crash::point(Point::ComparedAfter);
+            shared.cluster.note_change();
         }
         Work::Idle
     }
@@ -270,6 +287,13 @@ impl Worker for AntiEntropy {
 }
 
 impl Coordinator {
+    /// Whether this node's store joins in the change under way, and is no older copy of itself.
+    fn joins_anew(&self) -> bool {
+        self.shared.cluster.joins()
+            && !self.shared.configurations.has_forgotten()
+            && !canary::is(Canary::JoinerCountsLate)
+    }
+
     /// Whether a change of members, or the refill of a marked member, waits for a comparison with the node at `index` that
     /// can be made now.
     fn wants_comparison(&self, index: Slot) -> bool {
@@ -458,7 +482,7 @@ impl Comparisons {
     /// Notes that this store was compared with the node at `index`, wholly. After a comparison with all nodes, it lacks
     /// no record that any of them has.
     async fn compared_after_start(&self, index: Slot) {
-        if !self.has_compared_all(&mut self.progress.compared_since_start(), index) {
+        if !self.has_compared_all(&mut self.progress.compared_since_start(), index, Filling::Refill) {
             return;
         }
         let me = self.cluster.id_of(self.cluster.me());
@@ -473,10 +497,12 @@ impl Comparisons {
         }
     }
 
-    /// Adds the node at `index` to `compared`. Returns whether all other nodes are in it now.
-    fn has_compared_all(&self, compared: &mut BTreeSet<Slot>, index: Slot) -> bool {
+    /// Adds the node at `index` to `compared`. Returns whether all other nodes are in it now that must be.
+    fn has_compared_all(&self, compared: &mut BTreeSet<Slot>, index: Slot, filling: Filling) -> bool {
         compared.insert(index);
-        self.cluster.others().all(|other| compared.contains(&other))
+        let view = self.cluster.view();
+        let is_left_out = |other| filling == Filling::Joins && view.is_lacking(other);
+        self.cluster.others().all(|other| compared.contains(&other) || is_left_out(other))
     }
 
     pub(super) fn peer_votes(&self, index: Slot) -> bool {
@@ -507,7 +533,7 @@ impl Comparisons {
     }
 
     /// Notes that a store under refill has been compared with the node at `index`, wholly.
-    async fn compared_with(&self, index: Slot, beginning: Beginning) {
+    async fn compared_with(&self, index: Slot, beginning: Beginning, filling: Filling) {
         // Read the doubts first: a later doubt changes the beginning, and this comparison then no longer counts.
         let doubts = self.replica.doubts();
         let is_whole = {
@@ -517,7 +543,7 @@ impl Comparisons {
             if !self.damage_repair.is_still(beginning) {
                 return;
             }
-            self.has_compared_all(&mut compared, index)
+            self.has_compared_all(&mut compared, index, filling)
         };
         // If no store is eligible, all nodes have lost their records at once. No node can say what there was; a person
         // must.
@@ -525,11 +551,13 @@ impl Comparisons {
         if !is_whole || !somebody_votes {
             return;
         }
-        let Some(word) = self.progress.fence.word() else { return };
-        if let Err(error) = self.replica.fence(word).await {
-            tracing::warn!(%error, "this store was refilled, but cannot store that it has lost its promises: it is \
-                                    compared again");
-            return;
+        if filling == Filling::Refill {
+            let Some(word) = self.progress.fence.word() else { return };
+            if let Err(error) = self.replica.fence(word).await {
+                tracing::warn!(%error, "this store was refilled, but cannot store that it has lost its promises: it \
+                                        is compared again");
+                return;
+            }
         }
         if let Err(error) = self.adopt(doubts).await {
             tracing::warn!(%error, "this store was compared with all nodes, but the result cannot be stored: after a \

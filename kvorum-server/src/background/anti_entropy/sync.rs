@@ -8,6 +8,7 @@ use super::{Comparisons, Puller};
 use crate::background::anti_entropy::bulk::Lacking;
 use crate::background::rate_limit::charged_all;
 use crate::background::workers::WorkerId;
+use crate::cluster::Pull;
 use crate::coordinator::Coordinator;
 use crate::coordinator::calls::{Calls, Cause};
 use crate::peer::{Reply, Request, VersionRow};
@@ -110,7 +111,8 @@ impl Puller {
                 // A partition in doubt is listed in full, so that its dead rows are dropped as well.
                 let is_in_doubt = state.outlived_upto(partition, floor) > 0;
                 let left_out = if is_in_doubt { Floor::default() } else { floor };
-                let listed = state.versions_with(index, partition, after, LIST_BYTES, left_out).await;
+                let listed =
+                    state.versions_for(state.pull_from(index), partition, after, LIST_BYTES, left_out).await;
                 let (rows, is_last) = listed.map_err(Cause::Replica)?;
                 ours.extend(rows, is_last);
                 continue;
@@ -303,14 +305,14 @@ impl Comparisons {
         if theirs.sealed > self.replica.floor(partition).agreed { theirs.sealed } else { 0 }
     }
 
-    /// Whether the node at `index` is nearer to the head of the list of `partition` than it was on the list that is read, or may
-    /// be: after a forced configuration.
+    /// Whether the node at `index` is nearer to the head of the list of `partition` than it was on the list that is read; or may
+    /// be compared in records that never belonged on it, because it is marked as lacking records.
     fn is_gained_by(&self, index: Slot, partition: Partition) -> bool {
         let view = self.cluster.view();
         let read = view.preference_list(partition).iter().position(|slot| *slot == index);
         let written = view.rank_of(partition, index).map(usize::from);
         let is_nearer = written.unwrap_or(usize::MAX) < read.unwrap_or(usize::MAX);
-        view.is_all_lacking() || view.is_joint() && is_nearer
+        view.is_lacking(index) || view.is_joint() && is_nearer
     }
 
     /// The timestamp up to which all the partitions of `keys` have agreed here.
@@ -319,19 +321,18 @@ impl Comparisons {
         keys.iter().map(agreed).min().unwrap_or_default()
     }
 
-    /// The versions that this node and the node at `index` should share, in key order, and whether the partition ends
-    /// there. Leaves out tombstones that this node's floor or `theirs` lets go, because the other side may have removed
+    /// The versions here that the nodes of `pull` are compared in, in key order, and whether the partition ends there. Leaves out tombstones that this node's floor or `theirs` lets go, because the other side may have removed
     /// them already.
-    pub(crate) async fn versions_with(
+    pub(crate) async fn versions_for(
         &self,
-        index: Slot,
+        pull: Pull,
         partition: Partition,
         mut after: Option<Key>,
         bytes: u32,
         theirs: Floor,
     ) -> Result<(Vec<VersionRow>, bool), ReplicaError> {
         let purged = self.replica.floor(partition).purged.max(theirs.purged);
-        let rank_max = self.cluster.view().rank_max(partition, [self.cluster.me(), index]);
+        let rank_max = self.cluster.view().rank_max(partition, pull);
         let bytes = usize::try_from(bytes.clamp(1, 1 << 20)).unwrap_or(1);
         loop {
             let (marks, is_last) = self.replica.marks(partition, after.as_ref(), bytes).await?;

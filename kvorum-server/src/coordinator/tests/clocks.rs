@@ -200,9 +200,8 @@ fn stored_versions_from_the_future_are_not_passed_on() {
     let applied = run(node.replica.apply_many(records, Source::Repair { agreed: 0 })).unwrap();
     assert_eq!(applied, [Some(Applied::Stored), None]);
     let floor = crate::replica::Floor::default();
-    let listed =
-        run(node.shared.background.anti_entropy.versions_with(Slot(1), partition, None, 1 << 20, floor))
-            .unwrap();
+    let state = &node.shared.background.anti_entropy;
+    let listed = run(state.versions_for(state.pull_by(Slot(1)), partition, None, 1 << 20, floor)).unwrap();
     assert_eq!(listed, (Vec::new(), true));
     let written = node.write_to(key.clone(), put("1"));
     let Err(CoordinatorError::Replica(error)) = written else { panic!("{written:?}") };

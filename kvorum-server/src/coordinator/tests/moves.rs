@@ -64,7 +64,7 @@ fn joiner_confirms_what_it_is_not_read_for() {
         };
         Request::Apply { key: key.clone(), record, kind: ApplyKind::Write }
     };
-    let not_voting = |reply: &Reply| matches!(reply, Reply::Refused { code: Refusal::NotVoting, .. });
+    let not_voting = |reply: &Reply| matches!(reply, Reply::Refused { code: Refusal::NotVotingYet, .. });
     assert!(matches!(serve(1, apply(1_000_000)), Reply::Applied(Applied::Stored)));
     assert!(matches!(serve(1, Request::Newest { key: key.clone() }), Reply::NewestIs(_)));
     assert!(not_voting(&serve(1, Request::Get { key: key.clone(), value_bytes_max: 10 })));
@@ -124,4 +124,26 @@ fn new_store_has_forgotten_nothing() {
     drop(second);
     let (third, _) = one_of_two(&engine, &clock);
     assert!(hear(&third, 40));
+}
+
+/// Goal: a node that reaches nobody answers no request that it alone confirms while a change is under way: the change may go on
+/// without it. Method: a read and a write of 1/1 before the change and in it.
+#[test]
+fn nobody_answers_alone_while_members_change() {
+    let (engine, clock) = (Arc::new(MemoryEngine::new()), ManualClock::at(1_000_000));
+    let (node, key) = one_of_two(&engine, &clock);
+    node.write_to(key.clone(), put("1")).unwrap();
+    adopt_joining(&node, NodeId::of_url("http://n:2"), 9);
+    let quorum = Quorum::majority_of(1);
+    let (read, written) = run(async {
+        let connector: Rc<dyn Connector> = Rc::new(Nowhere);
+        let coordinator = Coordinator::start(Arc::clone(&node.shared), &connector, 0);
+        (coordinator.read(key.clone(), quorum).await, coordinator.write(key.clone(), put("2"), quorum).await)
+    });
+    let is_refused = |error| matches!(error, CoordinatorError::NotEnoughReplicas { confirmed: 0, .. });
+    assert!(is_refused(read.unwrap_err()) && is_refused(written.unwrap_err()));
+    let stored = run(node.replica.get_many(vec![key], 1 << 20)).unwrap();
+    assert!(
+        matches!(&stored[..], [Fetched::Record(record)] if record.value == Value::Present(Bytes::from_static(b"1")))
+    );
 }

@@ -326,9 +326,10 @@ fn config_of(plan: &Plan, life: &Life) -> Result<Config, ConfigError> {
     let stranger = (life.node + 1) % plan.nodes;
     let url = |node| if life.is_stale && node == stranger { url_of_foreign_node() } else { url_of(node) };
     let cluster: Vec<String> = (0..plan.nodes).map(url).collect();
+    let machines: Vec<String> = (0..plan.machines()).map(url_of).collect();
     let mut flags = BTreeMap::from([
-        // A machine that was removed may be among the others.
-        if life.joins { ("join", others(&cluster, life.node)) } else { ("cluster", cluster.join(",")) },
+        // Machines that were removed may be among the others.
+        if life.joins { ("join", others(&machines, life.node)) } else { ("cluster", cluster.join(",")) },
         ("advertise", url_of(life.node)),
         ("durability", durability_name(plan.durability)),
         ("tombstone-gc-interval", SETTLE_EVERY.to_owned()),

@@ -281,6 +281,8 @@ pub(super) struct Ballot {
     view: Arc<View>,
     pub(super) key: Key,
     pub(super) quorum: Quorum,
+    /// The FROM that a record of it is stored with: that of the moment at which it began.
+    pub(super) from: u16,
     begun: Instant,
     pub(super) deadline: Instant,
     /// Every later ballot is above this version.
@@ -326,7 +328,21 @@ impl Ballot {
     ) -> Self {
         let (above, earlier, sent_at) = (Version::ZERO, Vec::new(), None);
         let (view, coordinator, sent) = (coordinator.view(), Rc::clone(coordinator), Vec::new());
-        Self { coordinator, view, key, quorum, begun, deadline, above, earlier, sent_at, sent_in: None, sent }
+        let from = coordinator.shared.stored_from(quorum);
+        Self {
+            coordinator,
+            view,
+            key,
+            quorum,
+            from,
+            begun,
+            deadline,
+            above,
+            earlier,
+            sent_at,
+            sent_in: None,
+            sent,
+        }
     }
 
     /// A plain write of this quorum that goes on by ballots.
@@ -575,8 +591,7 @@ impl Ballot {
                 let Purpose::Write { change, operation, .. } = purpose else { return Ok(None) };
                 let value = edited.and_then(Result::ok);
                 let current = found.filter(|_| is_live);
-                let from = self.coordinator.shared.stored_from(self.quorum);
-                let record = change.record(ballot, from, value.as_ref(), current);
+                let record = change.record(ballot, self.from, value.as_ref(), current);
                 let Some(record) = record else { return Ok(None) };
                 let version = change.origin().unwrap_or(ballot);
                 let lineage = Lineage { origin: version, base: prepared.base.lineage.origin };
@@ -622,7 +637,7 @@ impl Ballot {
         let lineage = base.lineage();
         let operation = base.conditional.as_ref().and_then(|noted| noted.operation);
         // It becomes a record of this operation too, and may need more copies.
-        let from = base.from.max(self.coordinator.shared.stored_from(self.quorum));
+        let from = base.from.max(self.from);
         let conditional = Some(Box::new(Conditional { lineage, operation }));
         Record { version: ballot, from, conditional, ..base }
     }

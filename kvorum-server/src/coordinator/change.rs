@@ -2,8 +2,8 @@
 
 use super::{Coordinator, ProposeError};
 use crate::authority::Authority;
-use crate::membership::{ChangeKind, ChangeOrder, LEVEL_MAX, MembersOrder, Newcomer, Planned};
-use crate::peer::PlaceSettings;
+use crate::membership::{ChangeKind, ChangeOrder, LEVEL_MAX, MembersOrder, Newcomer, PAGE_BYTES, Planned};
+use crate::peer::{PlaceSettings, Reply, Request};
 use kvorum_core::agreement::Epoch;
 use kvorum_core::configuration::{ClusterMember, Configuration, Joiner, MemberChange, PlanError, Preview};
 use kvorum_core::{NodeId, Quorum, Version};
@@ -15,6 +15,8 @@ use tokio::time::Instant;
 
 /// How long a node's word about itself counts for a plan.
 const SAID_AGE_MAX: Duration = Duration::from_secs(5);
+/// How long a member that a plan takes away has to answer; then it counts as stopped.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long an order to apply a plan tries.
 const APPLY_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -146,7 +148,7 @@ impl Coordinator {
             }
             ChangeOrder::Members(order, window) => {
                 self.check_growth(&current, order)?;
-                let (next, lines, preview) = self.plan_moves(&current, order, *window)?;
+                let (next, lines, preview) = self.plan_moves(&current, order, *window).await?;
                 (next, lines, Some(preview))
             }
         };
@@ -246,7 +248,7 @@ impl Coordinator {
         Some(bytes / u64::from(own.before))
     }
 
-    fn plan_moves(
+    async fn plan_moves(
         &self,
         current: &Configuration,
         order: &MembersOrder,
@@ -274,9 +276,11 @@ impl Coordinator {
         let from = Quorum::default_for(shared.settings.factor, nodes).from();
         let preview = opening.preview(from, window);
         let mut lines = lines_of(&opening.configuration, &change, &preview);
-        let silent = gone.iter().filter(|id| !self.answers_in(current, **id));
-        for id in silent {
-            let leaving = opening.configuration.members.iter_mut().filter(|member| member.id == *id);
+        for id in gone {
+            if self.answers_now(id).await {
+                continue;
+            }
+            let leaving = opening.configuration.members.iter_mut().filter(|member| member.id == id);
             lines.extend(leaving.map(|member| {
                 // The word of the operator, who takes it away: the change waits for it no longer than for any other node.
                 member.lacks = true;
@@ -321,13 +325,17 @@ impl Coordinator {
         Ok(level_max)
     }
 
-    /// Whether the member `id` has just said that it works with `current`. This node does.
-    fn answers_in(&self, current: &Configuration, id: NodeId) -> bool {
+    /// Whether the member `id` answers now, whatever it works with. This node does.
+    async fn answers_now(&self, id: NodeId) -> bool {
         let shared = &self.shared;
         let Some(index) = shared.index_of(id) else { return false };
-        let said = shared.configurations.said(index);
-        let is_fresh = || shared.clock.mono().saturating_sub(said.at) <= SAID_AGE_MAX;
-        index == shared.cluster.me() || said.adopted == Some(current.instance()) && is_fresh()
+        if index == shared.cluster.me() {
+            return true;
+        }
+        let Some(link) = self.link(index) else { return false };
+        let adopted = shared.cluster.configuration().instance();
+        let answer = link.call(&Request::Configurations { adopted, bytes: PAGE_BYTES }, ANSWER_TIMEOUT).await;
+        matches!(answer, Ok(Reply::ConfigurationList { .. }))
     }
 
     /// Turns the change under way round, if there is one that goes forwards: it then goes back to where it began.

@@ -286,8 +286,7 @@ impl Ballot {
                 let origin = prepared.base.lineage.origin;
                 let live = held.as_ref().map(|(_, held)| held).filter(|held| is_live(held, now));
                 let live = live.map(|held| (origin, held.clone()));
-                let from = self.coordinator.shared.stored_from(self.quorum);
-                let fold = Fold::of(purposes, versions, live, from, now);
+                let fold = Fold::of(purposes, versions, live, self.from, now);
                 let Some(fold) = fold else { return Ok(None) };
                 fold.under(ballot)
             }

@@ -69,6 +69,7 @@ impl Coordinator {
             expires,
             above,
             quorum,
+            from: self.shared.stored_from(quorum),
             begun,
             sent_in: None,
             report,
@@ -122,6 +123,8 @@ struct Writing {
     /// The newest version that a replica said it holds: every later stamp is above it.
     above: Version,
     quorum: Quorum,
+    /// The FROM that its record is stored with: that of the moment at which it began, however many nodes there are later.
+    from: u16,
     begun: Instant,
     /// Since when keys were placed as they were when its record was first sent.
     sent_in: Option<Epoch>,
@@ -251,7 +254,7 @@ impl Writing {
         coordinator.shared.metrics.ballots_of_plain.fetch_add(1, Ordering::Relaxed);
         let mut ballot = Ballot::of_plain(&coordinator, self.key.clone(), self.quorum, self.begun, deadline);
         (ballot.above, ballot.earlier, ballot.sent_at) = (self.above, vec![sent], Some(sent_at));
-        ballot.sent_in = self.sent_in;
+        (ballot.sent_in, ballot.from) = (self.sent_in, self.from);
         let change = Change::Set { mutation: self.mutation.clone(), expires: self.expires };
         let purpose = Purpose::Write { change, condition: None, operation: None };
         let outcome = match ballot.run(&purpose).await {
@@ -362,7 +365,7 @@ impl Writing {
             Some(_) if canary::is(Canary::TtlFromVersion) => self.mutation.expires(version.millis()),
             expires => expires,
         };
-        let record = self.mutation.record(version, shared.stored_from(self.quorum), expires);
+        let record = self.mutation.record(version, self.from, expires);
         let mut unasked: Vec<Slot> =
             self.coordinator.by_readiness(plan.partition, &plan.route.targets().collect::<Vec<_>>());
         let at_once = match shared.settings.fanout {

@@ -3,7 +3,7 @@
 use super::conditions::{self, Wish};
 use super::error::Failure;
 use super::instant;
-use super::target::{self, TargetError};
+use super::target::{self, Replicas, TargetError};
 use crate::coordinator::{Coordinator, Found, Mutation};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -57,7 +57,7 @@ pub(super) struct Line {
     pub(super) key: Key,
     value: Option<Bytes>,
     ttl_millis: Option<u64>,
-    quorum: Quorum,
+    replicas: Replicas,
     wish: Option<Wish>,
 }
 
@@ -104,7 +104,7 @@ impl Line {
         if text.op != Op::Get {
             Wish::check(wish.as_ref(), quorum)?;
         }
-        Ok(Self { op: text.op, key, value, ttl_millis: ttl, quorum, wish })
+        Ok(Self { op: text.op, key, value, ttl_millis: ttl, replicas, wish })
     }
 
     /// How long the value is that it writes.
@@ -117,7 +117,9 @@ impl Line {
     /// # Errors
     /// The failure that the answer shows.
     pub(super) async fn run(self, coordinator: &Rc<Coordinator>) -> Result<Answer, Failure> {
-        let Self { op, key, value, ttl_millis, quorum, wish } = self;
+        let Self { op, key, value, ttl_millis, replicas, wish } = self;
+        // The cluster may have grown or shrunk while the line waited.
+        let quorum = replicas.quorum(coordinator.default_quorum(), coordinator.nodes())?;
         let (mutation, status) = match op {
             Op::Get => return get(coordinator, key, quorum, wish.as_ref()).await,
             Op::Put => {

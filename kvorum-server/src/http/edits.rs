@@ -54,6 +54,8 @@ where
             Edit::Append { suffix, value_bytes_max }
         }
     };
+    // The cluster may have grown or shrunk while the body came.
+    let quorum = query.replicas.quorum(coordinator.default_quorum(), coordinator.nodes()).unwrap_or(quorum);
     let edited = conditions::edit(coordinator, query.key, edit, wish, quorum).await?;
     drop(reserved);
     let (written, number) = match edited {

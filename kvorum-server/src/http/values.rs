@@ -30,11 +30,15 @@ where
     let coordinator = state.coordinator()?;
     let (query, quorum) = parse_entity(state, coordinator, &request)?;
     Wish::check(wish.as_ref(), quorum)?;
+    let mut asked = quorum;
     let done = write_value(state, connection, request, async |value| {
         let mutation = Mutation::Put { value, ttl_millis: query.ttl_millis };
-        conditions::write(coordinator, query.key, mutation, wish, quorum).await
+        // The cluster may have grown or shrunk while the body came.
+        asked = query.replicas.quorum(coordinator.default_quorum(), coordinator.nodes()).unwrap_or(quorum);
+        conditions::write(coordinator, query.key, mutation, wish, asked).await
     });
-    written(StatusCode::CREATED, done.await?, quorum)
+    let done = done.await?;
+    written(StatusCode::CREATED, done, asked)
 }
 
 /// Reads the value that a request brings, and has `write` write it once it has its turn.

@@ -339,7 +339,14 @@ impl Cluster<'_> {
             }
             Fault::Wipe { node } => {
                 self.lose(*node, LossKind::Wiped, Duration::ZERO);
-                self.with(*node, |machine| machine.identity.exchange(None));
+                // An operator names present members where the list of the beginning has none any more.
+                let knows_nobody = (0..self.plan.nodes).all(|other| {
+                    other == *node || self.removed.contains(&other) || self.waiting.contains(&other)
+                });
+                self.with(*node, |machine| {
+                    machine.identity.exchange(None);
+                    machine.joins.set(machine.joins.get() || knows_nobody);
+                });
                 self.stop(*node, MemoryEngine::wipe);
             }
             Fault::ReadError { node, choice } => self.with(*node, |machine| {

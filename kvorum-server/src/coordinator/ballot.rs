@@ -8,6 +8,7 @@
 //! that meet on a thread share a ballot ([`super::group`]).
 
 use super::calls::{Calls, Cause, Write};
+use super::confirm::Unconfirmed;
 use super::edit::{Change, Edit, is_live, shown};
 use super::{Coordinator, CoordinatorError, Mutation, Written};
 use crate::canary::{self, Canary};
@@ -129,7 +130,7 @@ pub(super) enum End {
 pub(super) type Outcome = Result<End, CoordinatorError>;
 
 /// At least a majority: any two quorums of a ballot must share a replica.
-fn majority(quorum: Quorum) -> Quorum {
+pub(super) fn majority(quorum: Quorum) -> Quorum {
     let majority = Quorum::majority_of(quorum.from());
     if quorum.ack() >= majority.ack() { quorum } else { majority }
 }
@@ -242,26 +243,6 @@ impl Coordinator {
         count.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The newest record of `key` that stays. For a read that found a record at `met`, which a promise keeps it from writing
-    /// back.
-    pub(super) async fn read_by_ballot(
-        self: &Rc<Self>,
-        key: &Key,
-        quorum: Quorum,
-        begun: Instant,
-        met: Version,
-    ) -> Result<Option<Record>, CoordinatorError> {
-        let deadline = begun + self.shared.settings.request_timeout;
-        let mut ballot = Ballot::new(self, key.clone(), majority(quorum), begun, deadline);
-        ballot.above = met;
-        self.shared.metrics.ballots_recovered.fetch_add(1, Ordering::Relaxed);
-        match ballot.run(&Purpose::Read).await? {
-            End::Kept(record) => Ok(record),
-            // A read writes nothing of its own.
-            End::Done { .. } | End::Unfit(_) => Err(CoordinatorError::Stopped),
-        }
-    }
-
     /// Ends a promise that keeps repair from bringing in a record of `key`: its newest record is accepted anew by the
     /// first `from` replicas. If that fails, the next comparison tries again.
     pub(crate) async fn end_promise(self: &Rc<Self>, key: &Key, from: u16) {
@@ -368,6 +349,11 @@ impl Ballot {
             if round > 0 {
                 self.pause(round).await;
                 self.view = self.coordinator.view();
+            }
+            match self.coordinator.confirm_epoch(&self.view, self.quorum, self.deadline).await {
+                Ok(()) => {}
+                Err(Unconfirmed::Moved) => continue,
+                Err(Unconfirmed::By(_)) => break,
             }
             self.coordinator.shared.metrics.ballots.fetch_add(1, Ordering::Relaxed);
             let stamping = self.stamps(purposes.len());

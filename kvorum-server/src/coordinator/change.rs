@@ -264,9 +264,10 @@ impl Coordinator {
         };
         self.check_members(current, &gone)?;
         let cluster = &shared.cluster;
-        let applicants = cluster.applicants();
-        let stated = applicants.iter().map(|(node, applicant)| (*node, applicant.place.clone())).collect();
-        drop(applicants);
+        let stated = {
+            let applicants = cluster.applicants();
+            applicants.iter().map(|(node, applicant)| (*node, applicant.place.clone())).collect()
+        };
         let change = change_of(current, order, &self.stores(), &stated)?;
         let view = shared.cluster.view();
         let mut opening = current

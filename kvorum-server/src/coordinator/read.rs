@@ -1,6 +1,7 @@
 //! Reads: as many replicas as must confirm are asked, this node and the fastest first. The freshest record wins. If the
 //! answers differ, it is written back before the read is answered, so that no later read goes back in time.
 
+use super::ballot::{Ballot, End, Purpose, majority};
 use super::calls::{Calls, Cause, INLINE_BYTES_MAX, Read, Write};
 use super::confirm::Unconfirmed;
 use super::{Coordinator, CoordinatorError, Found};
@@ -107,6 +108,26 @@ impl Coordinator {
             }
         }
         Err(self.too_few(quorum, begun, 0, Vec::new()))
+    }
+
+    /// The newest record of `key` that stays. For a read that found a record at `met`, which a promise keeps it from writing
+    /// back.
+    async fn read_by_ballot(
+        self: &Rc<Self>,
+        key: &Key,
+        quorum: Quorum,
+        begun: Instant,
+        met: Version,
+    ) -> Result<Option<Record>, CoordinatorError> {
+        let deadline = begun + self.shared.settings.request_timeout;
+        let mut ballot = Ballot::new(self, key.clone(), majority(quorum), begun, deadline);
+        ballot.above = met;
+        self.shared.metrics.ballots_recovered.fetch_add(1, Ordering::Relaxed);
+        match ballot.run(&Purpose::Read).await? {
+            End::Kept(record) => Ok(record),
+            // A read writes nothing of its own.
+            End::Done { .. } | End::Unfit(_) => Err(CoordinatorError::Stopped),
+        }
     }
 
     fn found(&self, record: Option<Record>, answered: u16) -> Found {

@@ -42,13 +42,19 @@ impl RefillFence {
         self.lock().met.contains_key(&index)
     }
 
-    /// Notes the clock of the node at `index`. `others` are all that must be known, `own` is this node's.
-    fn note(&self, index: Slot, met: u64, others: &[Slot], own: u64) {
+    /// Notes the clock of the node at `index`.
+    fn note(&self, index: Slot, met: u64) {
+        self.lock().met.entry(index).or_insert(met);
+    }
+
+    /// The timestamp to fence up to, if all of `others` have said their clocks; `own` is this node's. Those that have left since
+    /// need not say theirs any more.
+    fn decide(&self, others: &[Slot], own: u64) -> Option<u64> {
         let mut state = self.lock();
-        state.met.entry(index).or_insert(met);
         if state.word.is_none() && others.iter().all(|other| state.met.contains_key(other)) {
             state.word = Some(state.met.values().copied().fold(own, u64::max));
         }
+        state.word
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -64,23 +70,23 @@ impl Puller {
         let others: Vec<Slot> = shared.cluster.others().collect();
         for other in &others {
             if fence.word().is_none() && !fence.knows(*other) && self.own.is_ready(*other) {
-                self.tell_fence(*other, 0, &others).await;
+                self.tell_fence(*other, 0).await;
             }
         }
-        match fence.word() {
-            Some(word) => self.tell_fence(self.index, word, &others).await,
+        match fence.decide(&others, shared.stamps.reading()) {
+            Some(word) => self.tell_fence(self.index, word).await,
             None => false,
         }
     }
 
     /// Has the node at `index` fence ballots up to `upto`, and notes its clock. Returns whether it did.
-    async fn tell_fence(&self, index: Slot, upto: u64, others: &[Slot]) -> bool {
+    async fn tell_fence(&self, index: Slot, upto: u64) -> bool {
         let shared = &self.own.shared;
         let Some(link) = self.own.link(index) else { return false };
         let cause = match link.call(&Request::Fence { upto: Timestamp(upto) }, CALL_TIMEOUT).await {
             Ok(Reply::Fenced { met }) => {
                 let fence = &shared.background.anti_entropy.progress.fence;
-                fence.note(index, met.0, others, shared.stamps.reading());
+                fence.note(index, met.0);
                 return true;
             }
             Ok(_) => Cause::OffTopic,
@@ -99,16 +105,18 @@ mod tests {
     #[test]
     fn the_word_covers_all_members() {
         let fence = RefillFence::default();
-        let (a, b) = (Slot(0), Slot(2));
-        fence.note(a, 7, &[a, b], 9);
-        assert_eq!((fence.word(), fence.knows(a), fence.knows(b)), (None, true, false));
-        fence.note(b, 8, &[a, b], 5);
-        assert_eq!(fence.word(), Some(8));
-        fence.note(a, 20, &[a, b], 30);
-        assert_eq!(fence.word(), Some(8));
+        let (a, b, gone) = (Slot(0), Slot(2), Slot(5));
+        fence.note(a, 7);
+        assert_eq!((fence.decide(&[a, b], 9), fence.knows(a), fence.knows(b)), (None, true, false));
+        fence.note(b, 8);
+        assert_eq!(fence.decide(&[a, b, gone], 5), None);
+        // A member that has not said its clock leaves: nothing more is to be heard.
+        assert_eq!(fence.decide(&[a, b], 5), Some(8));
+        fence.note(a, 20);
+        assert_eq!((fence.decide(&[a, b], 30), fence.word()), (Some(8), Some(8)));
         fence.forget();
         assert_eq!(fence.word(), None);
-        fence.note(a, 1, &[a], 4);
-        assert_eq!(fence.word(), Some(4));
+        fence.note(a, 1);
+        assert_eq!(fence.decide(&[a], 4), Some(4));
     }
 }

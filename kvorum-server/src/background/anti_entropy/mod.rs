@@ -246,7 +246,8 @@ impl Worker for AntiEntropy {
         match compared {
             Ok(()) if refills && !counts => {}
             Ok(()) if refills => state.compared_with(index, beginning, filling).await,
-            Ok(()) if is_first => state.compared_after_start(index).await,
+            // Also where nothing is owed any more: the last node that was missing may have left.
+            Ok(()) if state.is_dirty() => state.compared_after_start(index).await,
             Ok(()) => {}
             Err(cause) => {
                 let node = shared.cluster.url_of(index);
@@ -475,8 +476,12 @@ impl Comparisons {
     /// Whether this store may have lost confirmed writes in the previous run, and has not been compared with the node
     /// at `index` since.
     pub(super) fn owes_comparison(&self, index: Slot) -> bool {
-        let me = self.cluster.id_of(self.cluster.me());
-        self.hints.waiting_for(me).gaps > 0 && !self.progress.compared_since_start().contains(&index)
+        self.is_dirty() && !self.progress.compared_since_start().contains(&index)
+    }
+
+    /// Whether this store may have lost confirmed writes in the previous run, as far as comparisons have shown.
+    fn is_dirty(&self) -> bool {
+        self.hints.waiting_for(self.cluster.id_of(self.cluster.me())).gaps > 0
     }
 
     /// Notes that this store was compared with the node at `index`, wholly. After a comparison with all nodes, it lacks

@@ -482,6 +482,28 @@ fn waits_are_named() {
     assert_eq!(waits(&stable, &clear, &progress), [taken(2), taken(3)]);
 }
 
+/// Where all members are marked, no mark goes before each has taken what it lacks from all others: what a member owns no longer
+/// is taken from it only while it is marked.
+#[test]
+fn where_all_are_marked_all_are_compared_first() {
+    let marked = next(&named(3), |next| next.members.iter_mut().for_each(|member| member.lacks = true));
+    let one = next(&marked, |next| next.members[0].lacks = false);
+    let mut progress = Progress::new(marked.epoch);
+    let ids: Vec<NodeId> = marked.members.iter().map(|member| member.id).collect();
+    let mut pairs: Vec<(NodeId, NodeId)> = ids
+        .iter()
+        .flat_map(|by| ids.iter().map(move |from| (*by, *from)))
+        .filter(|(by, from)| by != from)
+        .collect();
+    while let Some((member, source)) = pairs.pop() {
+        let waits = waits_for((&marked, &one), Transition::Upkeep, &progress, [], 2);
+        assert_eq!(waits.len(), pairs.len() + 1);
+        assert!(waits.contains(&Wait::Comparison { member, source }));
+        progress.compare(marked.epoch, member, source);
+    }
+    assert_eq!(waits_for((&marked, &one), Transition::Upkeep, &progress, [], 2), []);
+}
+
 /// A single copy that lacks is one too many only where single copies count.
 #[test]
 fn single_copies_count_if_asked() {

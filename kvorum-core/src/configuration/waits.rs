@@ -128,15 +128,18 @@ pub fn waits_for<'a>(
     }
     if must_compare {
         waits.extend(eligible().flat_map(|member| comparisons(member.id)));
+    } else if !is_any_whole && refilled().next().is_some() {
+        // All are marked, as after a majority was lost. Nobody takes what a member owns no longer from it once its mark has gone, so
+        // all marks go together, when each has taken what it lacks from all others.
+        waits.extend(current.members.iter().flat_map(|member| comparisons(member.id)));
     } else {
         waits.extend(refilled().flat_map(comparisons));
         // And before such a member drops what it no longer owns, the others take from it what it alone may have confirmed.
-        let taken = refilled().flat_map(|source| {
-            let others = eligible().filter(move |member| member.id != source);
-            others.map(move |member| (member.id, source))
-        });
-        let missing = taken.filter(|(member, source)| !is_compared(*member, *source));
-        waits.extend(missing.map(|(member, source)| Wait::Comparison { member, source }));
+        waits.extend(refilled().flat_map(|source| {
+            let missing =
+                eligible().filter(move |member| member.id != source && !is_compared(member.id, source));
+            missing.map(move |member| Wait::Comparison { member: member.id, source })
+        }));
     }
     if must_adopt {
         let lacking: BTreeSet<Slot> =

@@ -5,9 +5,11 @@ use crate::canary::{self, Canary};
 use crate::config::Config;
 use crate::replica::{Chain, Digests, Home, Purge, Replica, ReplicaError};
 use crate::storage::identity::{DiskIdentity, Vouch};
-use crate::storage::{Engine, Keyspace, format};
+use crate::storage::{Change, Durability, Engine, EngineError, Keyspace, format};
+use bytes::Bytes;
 use kvorum_core::agreement::{Epoch, Voter};
-use kvorum_core::{NodeId, Run, Topology};
+use kvorum_core::configuration::Configuration;
+use kvorum_core::{NodeId, Placement, Run, Topology};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -113,6 +115,44 @@ pub(super) fn check_home(
     }
 }
 
+/// Sets the damaged store of `engine` aside. The empty one in its place gets the configurations that the cluster has decided, as far as
+/// they can be read: the members of `listed` that it would ask for them may all have left since. It gets neither the identity nor
+/// the promises of the damaged store.
+///
+/// # Errors
+/// The store is not replaced, or lacks the configurations.
+pub(super) fn replace_damaged(
+    engine: &dyn Engine,
+    listed: Option<&Topology>,
+    error: &ReplicaError,
+) -> Result<(), EngineError> {
+    tracing::error!(%error, "the store is damaged: it is quarantined, and a new store is refilled from the other nodes");
+    let decided = decided(engine, listed);
+    engine.set_aside()?;
+    if decided.is_empty() {
+        return Ok(());
+    }
+    let put = |(key, value)| Change::Put { keyspace: Keyspace::Meta, key, value };
+    engine.commit(decided.into_iter().map(put).collect(), Durability::Synced)
+}
+
+/// The rows of the configurations in the damaged store of `engine`; none where they cannot be read, or did not begin with the
+/// nodes of `listed`.
+fn decided(engine: &dyn Engine, listed: Option<&Topology>) -> Vec<(Bytes, Bytes)> {
+    let configurations = Chain::adopted(engine).unwrap_or_default();
+    let Some(first) = configurations.first() else { return Vec::new() };
+    let is_of = |listed: &Topology| {
+        let genesis = Configuration::genesis(first.cluster, listed, &Placement::initial(listed));
+        genesis.check_successor(first).is_ok()
+    };
+    if !listed.is_none_or(is_of) {
+        return Vec::new();
+    }
+    let mut rows = Chain::rows(configurations.iter(), None);
+    rows.push((Bytes::from_static(format::META_CLUSTER_ID), format::encode_cluster_id(first.cluster)));
+    rows
+}
+
 /// Whether the disk is known to be the last run's; if so, records it for the next run. The operator's decision for this
 /// start replaces the check.
 pub(super) fn recognise(disk: &Disk, replica: &Replica) -> bool {
@@ -160,4 +200,79 @@ pub struct Disk {
     pub identity: Arc<dyn DiskIdentity>,
     /// The operator's decision for this start (`kvorum bootstrap` or `kvorum trust-store`).
     pub vouched: Option<Vouch>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::join::members_to_ask;
+    use crate::storage::memory::MemoryEngine;
+    use kvorum_core::ClusterId;
+    use kvorum_core::agreement::Epoch;
+
+    fn listed() -> Topology {
+        Topology::of_urls(["http://a:1", "http://b:1", "http://c:1"]).unwrap()
+    }
+
+    /// A store in which two epochs were adopted: the first names the stores, in the second `c` has another URL.
+    fn engine() -> (MemoryEngine, Vec<Configuration>) {
+        let genesis =
+            Configuration::genesis(ClusterId::new(7).unwrap(), &listed(), &Placement::initial(&listed()));
+        let mut first = Configuration { epoch: Epoch(1), previous: genesis.hash(), ..genesis };
+        (1..).zip(&mut first.members).for_each(|(store, member)| member.store = Some(store));
+        let mut second = Configuration { epoch: Epoch(2), previous: first.hash(), ..first.clone() };
+        let moved = second.members.iter_mut().find(|member| member.url == "http://c:1").unwrap();
+        moved.url = "http://d:1".to_owned();
+        let (engine, chain) = (MemoryEngine::new(), vec![first, second]);
+        let put = |(key, value)| Change::Put { keyspace: Keyspace::Meta, key, value };
+        let mut rows: Vec<Change> = Chain::rows(chain.iter(), None).into_iter().map(put).collect();
+        let store = Bytes::from_static(format::META_STORE_ID);
+        rows.push(put((store, format::encode_store_id(3))));
+        engine.commit(rows, Durability::Synced).unwrap();
+        (engine, chain)
+    }
+
+    fn replaced(engine: &MemoryEngine, listed: Option<&Topology>) -> Vec<Configuration> {
+        replace_damaged(engine, listed, &ReplicaError::Stopped).unwrap();
+        assert!(engine.has_begun_anew());
+        assert!(Home::of(engine).unwrap().is_none(), "it has no identity yet");
+        Chain::read(engine).unwrap().configurations
+    }
+
+    /// A damaged store leaves its cluster's id and configurations, and nothing else.
+    #[test]
+    fn what_was_decided_outlives_a_damaged_store() {
+        let (engine, chain) = engine();
+        assert_eq!(replaced(&engine, Some(&listed())), chain);
+        let id = engine.get(Keyspace::Meta, format::META_CLUSTER_ID).unwrap().unwrap();
+        assert_eq!(format::decode_cluster_id(&id).unwrap(), ClusterId::new(7));
+        assert_eq!(engine.row_count(Keyspace::Meta), chain.len() + 1);
+    }
+
+    /// A node that is started with another list, by mistake, is told nothing of this cluster by the damaged store.
+    #[test]
+    fn a_damaged_store_of_another_list_leaves_nothing() {
+        let other = Topology::of_urls(["http://a:1", "http://b:1"]).unwrap();
+        assert_eq!(replaced(&engine().0, Some(&other)), []);
+    }
+
+    /// Neither do configurations that cannot be read.
+    #[test]
+    fn damaged_configurations_leave_nothing() {
+        let (engine, chain) = engine();
+        let key = crate::storage::chain_format::encode_configuration_key(chain[1].epoch);
+        let rotten = Change::Put { keyspace: Keyspace::Meta, key, value: Bytes::from_static(b"rotten") };
+        engine.commit(vec![rotten], Durability::Synced).unwrap();
+        assert_eq!(replaced(&engine, Some(&listed())), []);
+    }
+
+    /// A node that joined asks also the members that it last knew: those of `--join` may have left.
+    #[test]
+    fn a_damaged_store_of_a_node_that_joined_leaves_members_to_ask() {
+        let (engine, _) = engine();
+        replaced(&engine, None);
+        let joins = ["http://b:1".to_owned(), "http://e:1".to_owned()];
+        let asked = members_to_ask(&joins, "http://a:1", &Chain::read(&engine).unwrap());
+        assert_eq!(asked, ["http://b:1", "http://e:1", "http://d:1"]);
+    }
 }

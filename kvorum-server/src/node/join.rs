@@ -13,11 +13,11 @@ use crate::peer::{
     Connector, Hello, JOINING, Link, LinkObserver, LinkParts, LinkState, PeerLimits, PlaceSettings,
     Protocols, Reply, Request, Setback,
 };
-use crate::replica::{Replica, ReplicaError};
+use crate::replica::{Chain, Replica, ReplicaError};
 use crate::supervise::Part;
 use kvorum_core::agreement::{ConfigurationHash, Epoch, Instance, Voter};
-use kvorum_core::configuration::{ClusterMember, Configuration};
-use kvorum_core::{NodeId, PARTITION_BITS_DEFAULT};
+use kvorum_core::configuration::Configuration;
+use kvorum_core::{ClusterId, NodeId, PARTITION_BITS_DEFAULT};
 use std::rc::Rc;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -33,8 +33,10 @@ const SINCE: u16 = 8;
 pub(super) struct Joining<'a> {
     pub(super) service: &'a Service,
     pub(super) url: &'a str,
-    /// The URLs of `--join`.
+    /// The URLs of the members to ask: [`members_to_ask`].
     pub(super) members: &'a [String],
+    /// The cluster of the damaged store in place of which this one began, if there was one.
+    pub(super) known: Option<ClusterId>,
     pub(super) cluster_name: &'a str,
     /// The zone and weight that it says, for the plan.
     pub(super) place: &'a PlaceSettings,
@@ -44,6 +46,14 @@ pub(super) struct Joining<'a> {
     pub(super) rng: &'a Arc<dyn Rng>,
     pub(super) limits: &'a Arc<PeerLimits>,
     pub(super) connector: &'a Rc<dyn Connector>,
+}
+
+/// The members that a node asks which was started with `--join` and `joins`: those, and the ones that `chain` ends with, which a
+/// damaged store has left. Those of `--join` may have left the cluster since.
+pub(super) fn members_to_ask(joins: &[String], url: &str, chain: &Chain) -> Vec<String> {
+    let last = chain.configurations.last().into_iter().flat_map(|last| &last.members);
+    let others = last.map(|member| &member.url).filter(|other| *other != url && !joins.contains(other));
+    joins.iter().chain(others).cloned().collect()
 }
 
 struct Quiet;
@@ -177,12 +187,18 @@ impl Joining<'_> {
                 first.partition_bits
             ));
         }
+        if let Some(known) = self.known.filter(|known| *known != first.cluster) {
+            return Err(format!(
+                "it is of the cluster {}, and the damaged store here was of {known}: empty the data directory to join",
+                first.cluster
+            ));
+        }
         let mut before = &genesis_of(first).map_err(|error| error.to_string())?;
         for next in chain {
             before.check_successor(next).map_err(|error| error.to_string())?;
             before = next;
         }
-        if is_named(before, self.voter()) {
+        if before.names(self.voter()) {
             return Ok(());
         }
         Err(match before.member(self.voter().node) {
@@ -203,9 +219,4 @@ impl Joining<'_> {
         tracing::info!(epoch = last.epoch.0, cluster_id = %last.cluster, "a configuration names this node: it joins");
         Ok(())
     }
-}
-
-/// Whether `configuration` has a member with just this store.
-pub(super) fn is_named(configuration: &Configuration, voter: Voter) -> bool {
-    configuration.member(voter.node).and_then(ClusterMember::voter) == Some(voter)
 }

@@ -543,12 +543,9 @@ pub(crate) async fn open(
     let store_metrics = Arc::new(StoreMetrics::default());
     let is_alone = listed.node_count() == 1 && !joins;
     let placed = if joins { placed_of_joined(&*engine) } else { placed_for(&listed) };
-    let set_aside =
-        || engine.set_aside().map_err(|error| NodeError::Store { path: config.data_dir.clone(), error });
-    let set_aside_damaged = |error: &ReplicaError| {
-        tracing::error!(%error, "the store is damaged: it is quarantined, and a new store is refilled from the other \
-                                 nodes");
-        set_aside()
+    let failed = |error| NodeError::Store { path: config.data_dir.clone(), error };
+    let replace_damaged = |error: &ReplicaError| {
+        home::replace_damaged(&*engine, (!joins).then_some(&listed), error).map_err(failed)
     };
     // This comes before any change. With a wrong list of nodes, nothing is made, indexed or set aside, except for a
     // store that was begun under such a list.
@@ -559,11 +556,11 @@ pub(crate) async fn open(
                 "the store replaced a damaged one under another --cluster and was never refilled: it is quarantined, \
                  and a new store is refilled from these nodes"
             );
-            set_aside()?;
+            engine.set_aside().map_err(failed)?;
             begins_anew = true;
         }
         Some(Unusable::Damaged(error)) => {
-            set_aside_damaged(&error)?;
+            replace_damaged(&error)?;
             begins_anew = true;
         }
     }
@@ -606,7 +603,7 @@ pub(crate) async fn open(
     };
     let started = match start(first_vote(disk.vouched, is_alone, begins_anew)) {
         Err(error) if error.is_damage() && !is_alone => {
-            set_aside_damaged(&error)?;
+            replace_damaged(&error)?;
             start(Vote::No)
         }
         started => started,
@@ -617,14 +614,14 @@ pub(crate) async fn open(
     let (value_bytes_max, memory) = (config.limits.value_bytes_max, peer_memory(config));
     let peer_limits = Arc::new(PeerLimits::new(timestamps_of_peers, value_bytes_max, memory));
     let voter = Voter { node, store: replica.store_id() };
-    let is_named = |chain: &Chain| {
-        chain.configurations.last().is_some_and(|configuration| join::is_named(configuration, voter))
-    };
+    let is_named =
+        |chain: &Chain| chain.configurations.last().is_some_and(|configuration| configuration.names(voter));
     if joins && !is_named(&chain) {
         let joining = join::Joining {
             service,
             url: &names.url,
-            members: &config.join,
+            members: &join::members_to_ask(&config.join, &names.url, &chain),
+            known: chain.configurations.first().map(|first| first.cluster),
             cluster_name: &config.cluster_name,
             place: &config.place,
             protocols: config.protocols,

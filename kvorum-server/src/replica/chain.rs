@@ -73,6 +73,25 @@ impl Chain {
     /// # Errors
     /// [`ChainError`] names the row at fault.
     pub fn read(engine: &dyn Engine) -> Result<Self, ChainError> {
+        let configurations = Self::adopted(engine)?;
+        let agreement = engine.get(Keyspace::Meta, META_AGREEMENT).map_err(store)?;
+        let agreement = agreement.map(|row| chain_format::decode_agreement(&row)).transpose();
+        let agreement = agreement.map_err(|error| ChainError::Agreement { error })?;
+        let last = configurations.last().map(Configuration::instance);
+        if let Some((found, _)) = agreement
+            && last.map_or(found.epoch != Epoch(0), |last| last != found)
+        {
+            return Err(ChainError::OtherInstance { last: last.map_or(Epoch(0), |last| last.epoch), found });
+        }
+        let has_forgotten = engine.get(Keyspace::Meta, META_FORGOTTEN).map_err(store)?.is_some();
+        Ok(Self { configurations, agreement, has_forgotten })
+    }
+
+    /// The configurations that `engine`'s store has adopted, without its part in the next one.
+    ///
+    /// # Errors
+    /// [`ChainError`] names the row at fault.
+    pub fn adopted(engine: &dyn Engine) -> Result<Vec<Configuration>, ChainError> {
         let mut configurations: Vec<Configuration> = Vec::new();
         for row in engine.scan(Keyspace::Meta, META_CONFIGURATION, Bound::Unbounded).map_err(store)? {
             let (key, value) = row.map_err(store)?;
@@ -94,17 +113,7 @@ impl Chain {
             }
             configurations.push(next);
         }
-        let agreement = engine.get(Keyspace::Meta, META_AGREEMENT).map_err(store)?;
-        let agreement = agreement.map(|row| chain_format::decode_agreement(&row)).transpose();
-        let agreement = agreement.map_err(|error| ChainError::Agreement { error })?;
-        let last = configurations.last().map(Configuration::instance);
-        if let Some((found, _)) = agreement
-            && last.map_or(found.epoch != Epoch(0), |last| last != found)
-        {
-            return Err(ChainError::OtherInstance { last: last.map_or(Epoch(0), |last| last.epoch), found });
-        }
-        let has_forgotten = engine.get(Keyspace::Meta, META_FORGOTTEN).map_err(store)?.is_some();
-        Ok(Self { configurations, agreement, has_forgotten })
+        Ok(configurations)
     }
 
     /// Forgets the chain of `engine`'s store, with what was promised about it. Only for a cluster in which no other node has

@@ -339,13 +339,16 @@ impl Cluster<'_> {
             }
             Fault::Wipe { node } => {
                 self.lose(*node, LossKind::Wiped, Duration::ZERO);
-                // An operator names present members where the list of the beginning has none any more.
-                let knows_nobody = (0..self.plan.nodes).all(|other| {
-                    other == *node || self.removed.contains(&other) || self.waiting.contains(&other)
-                });
+                // An operator names present members where too few of its list are left: it would be long in believing their id.
+                let is_left = |other: &u16| {
+                    other != node && !self.removed.contains(other) && !self.waiting.contains(other)
+                };
+                let others = usize::from(self.plan.nodes) - 1;
+                let left = (0..self.plan.nodes).filter(is_left).count();
+                let knows_few = left < (others.div_ceil(2) + 1).min(others);
                 self.with(*node, |machine| {
                     machine.identity.exchange(None);
-                    machine.joins.set(machine.joins.get() || knows_nobody);
+                    machine.joins.set(machine.joins.get() || knows_few);
                 });
                 self.stop(*node, MemoryEngine::wipe);
             }

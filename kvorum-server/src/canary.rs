@@ -184,6 +184,7 @@ impl Canary {
                 Self::EndedEpochFails,
                 Self::EpochShortensMemory,
                 Self::HintsOutliveNodes,
+                Self::JoinerConfirmsNothing,
                 Self::NewOwnersUnfilled,
                 Self::NewStoreForgets,
                 Self::UnownedIgnored,
@@ -211,14 +212,13 @@ impl Canary {
     /// ever read from it. A new member that counts as silent shows where a write to all replicas meets its mark and no fault excuses
     /// that: of the seeds that once failed, 2431231459 notices it. A request that is not confirmed, and a record that a marked member
     /// keeps to itself, need a client at that very member in the second between the mark and its return; the model finds both. A store
-    /// that joins and counts late, or confirms nothing, delays requests, which ask it again, but fails none.
+    /// that joins and counts late delays requests, which ask it again, but fails none.
     pub const UNNOTICED: &[Self] = &[
         Self::BatchOutlivesEpoch,
         Self::CutBelievesAnyTimestamp,
         Self::CutTakesLateWrites,
         Self::FenceUnsynced,
         Self::HintsIgnorePromises,
-        Self::JoinerConfirmsNothing,
         Self::JoinerCountsLate,
         Self::MarkedKeepRecords,
         Self::MarkedStoreCounts,

@@ -347,6 +347,11 @@ impl Configuration {
         Instance { epoch: self.epoch, hash: self.hash() }
     }
 
+    /// Whether it has a member with just this store.
+    pub fn names(&self, voter: Voter) -> bool {
+        self.member(voter.node).and_then(ClusterMember::voter) == Some(voter)
+    }
+
     /// Whether `voter` was removed, and may never come back.
     pub fn is_retired(&self, voter: Voter) -> bool {
         self.retired.binary_search(&voter).is_ok()

@@ -41,10 +41,10 @@ impl Cluster {
         self.is_joining.load(Ordering::SeqCst)
     }
 
-    /// Whether this node's store, which is not quorum-eligible, will soon be without anybody's doing: the requests that need it
-    /// are to ask again. A store that joins is read only once it was compared, so little is left then.
+    /// Whether this node's store, which is not quorum-eligible, soon will be by itself: requests that need it ask again. A store
+    /// that joins is read only once it was compared; from then on it counts in a moment.
     pub fn is_early(&self) -> bool {
-        self.is_undecided() || self.joins()
+        self.is_undecided() || self.joins() && self.view().is_read_anew()
     }
 
     /// Whether the configuration says that this node's store lacks records: a change did not wait for it.

@@ -162,6 +162,12 @@ impl View {
         self.configuration.phase != Phase::Stable
     }
 
+    /// Whether a change is under way, and some keys are read where they belong afterwards.
+    pub fn is_read_anew(&self) -> bool {
+        let phase = self.configuration.phase;
+        matches!(phase, Phase::Joint { reads, window, .. } if reads == Side::New || window.begin > 0)
+    }
+
     /// Whether a member that has adopted the epoch `adopted`, as far as is known, surely knows of the change under way.
     ///
     /// Only such a member may be marked as lacking records: it asks others before it alone answers a client
@@ -171,8 +177,8 @@ impl View {
             .is_none_or(|change| change.is_known || adopted.is_some_and(|adopted| adopted >= change.opened))
     }
 
-    /// Whether a request to `quorum` is carried out only once a majority of the members has said that no later configuration may
-    /// have been decided. Replicas that a change has given up, without their knowledge, may be as many as it asks.
+    /// Whether a request to `quorum` must wait until a majority of the members has said that no later configuration was decided. The
+    /// few replicas that it asks may all be ones that the change went on without.
     pub fn must_confirm(&self, quorum: Quorum) -> bool {
         self.is_joint() && (quorum.from() == 1 || quorum.ack() <= quorum.from() / 2)
     }
@@ -263,11 +269,11 @@ impl View {
         ranks.min().and_then(|rank| u16::try_from(rank).ok())
     }
 
-    /// The rank above whose records, by their FROM, the two nodes of `pull` are compared in `partition`: the higher one of both.
-    /// Such records belong on both.
+    /// In `partition`, the two nodes of `pull` are compared in the records whose FROM is above this rank: the higher one of both, as
+    /// those records belong on both.
     ///
-    /// From a member that is marked as lacking records, a node takes whatever belongs on itself. A change did not wait for that
-    /// member, which may hold a record that it owns no longer, and that nobody else has.
+    /// From a member that is marked as lacking records, a node takes all records that it owns itself. A change did not wait for that
+    /// member: it may hold a record that it owns no longer, and that nobody else has.
     pub fn rank_max(&self, partition: Partition, pull: Pull) -> u16 {
         let rank = |slot| self.rank_of(partition, slot).unwrap_or(u16::MAX);
         let takes_all = self.is_lacking(pull.from) && !canary::is(Canary::MarkedKeepRecords);
@@ -392,7 +398,7 @@ mod tests {
         assert!(matches!(four.next(other), Err(RoutingError::Placement { side: Side::Old, .. })));
     }
 
-    /// From a marked member a node takes whatever belongs on itself, from others what belongs on both.
+    /// From a marked member a node takes all records that it owns itself, from others those that both own.
     #[test]
     fn what_a_marked_member_holds_is_taken() {
         let first = three();

@@ -281,16 +281,16 @@ impl Coordinator {
             if self.answers_now(id).await {
                 continue;
             }
-            let leaving = opening.configuration.members.iter_mut().filter(|member| member.id == id);
-            lines.extend(leaving.map(|member| {
-                // The word of the operator, who takes it away: the change waits for it no longer than for any other node.
+            let mut members = opening.configuration.members.iter_mut();
+            if let Some(member) = members.find(|member| member.id == id) {
+                // Marked at once: the change does not wait for it.
                 member.lacks = true;
-                format!(
-                    "{} does not answer, and counts as stopped for good: if it may still run, cut off from the others, stop it \
-                     first, because it would go on serving clients that reach it",
+                lines.push(format!(
+                    "{} does not answer, and counts as stopped for good. Make sure that it is: if it still runs, cut off from the \
+                     others, it goes on serving clients that reach it",
                     member.url
-                )
-            }));
+                ));
+            }
         }
         Ok((opening.configuration, lines, preview))
     }

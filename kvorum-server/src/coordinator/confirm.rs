@@ -1,10 +1,9 @@
 //! Confirming the epoch: a request that few replicas answer, while members change.
 //!
-//! A change of members goes on without members that are silent. Each majority of the replicas has one that knows, so a request
-//! to a majority fails where it would be wrong. Fewer replicas may all be such that the change has given up: a node that is
-//! cut off with its clients would go on answering them. So it first asks whether the epoch is the last one. A majority of
-//! the members says that it has accepted no successor: then none had been decided when the request began, and no node had answered a
-//! client in a later epoch. It costs one round trip, only while a change is under way (decision 33.2).
+//! A change of members goes on without members that are silent. One that is cut off with its clients does not know, and would go on
+//! answering them. A request to a majority fails there. A request to fewer replicas first asks all members whether the epoch is the last
+//! one. If a majority has accepted no successor, none was decided when the request began, so no node had answered a client in a later
+//! epoch. It costs one round trip, only while a change is under way (decision 33.2).
 
 use super::Coordinator;
 use super::calls::{Calls, Cause, TOO_EARLY_WAIT};

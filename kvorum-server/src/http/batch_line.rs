@@ -2,6 +2,7 @@
 
 use super::conditions::{self, Wish};
 use super::error::Failure;
+use super::handler::quorum_of;
 use super::instant;
 use super::target::{self, Replicas, TargetError};
 use crate::coordinator::{Coordinator, Found, Mutation};
@@ -92,7 +93,7 @@ impl Line {
             Some(ttl) => Some(target::parse_ttl(ttl.to_string().as_bytes())?),
         };
         let replicas = target::replicas_of(text.replicas.as_deref())?;
-        let quorum = replicas.quorum(coordinator.default_quorum(), coordinator.nodes())?;
+        let quorum = quorum_of(replicas, coordinator)?;
         if text.op == Op::Get && text.operation.is_some() {
             return Err(Failure::line("only a write takes an operation"));
         }
@@ -119,7 +120,7 @@ impl Line {
     pub(super) async fn run(self, coordinator: &Rc<Coordinator>) -> Result<Answer, Failure> {
         let Self { op, key, value, ttl_millis, replicas, wish } = self;
         // The cluster may have grown or shrunk while the line waited.
-        let quorum = replicas.quorum(coordinator.default_quorum(), coordinator.nodes())?;
+        let quorum = quorum_of(replicas, coordinator)?;
         let (mutation, status) = match op {
             Op::Get => return get(coordinator, key, quorum, wish.as_ref()).await,
             Op::Put => {

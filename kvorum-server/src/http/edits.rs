@@ -55,7 +55,7 @@ where
         }
     };
     // The cluster may have grown or shrunk while the body came.
-    let quorum = query.replicas.quorum(coordinator.default_quorum(), coordinator.nodes()).unwrap_or(quorum);
+    let quorum = handler::quorum_of(query.replicas, coordinator).unwrap_or(quorum);
     let edited = conditions::edit(coordinator, query.key, edit, wish, quorum).await?;
     drop(reserved);
     let (written, number) = match edited {

@@ -444,6 +444,14 @@ pub(super) fn vary_by_accept(headers: &mut HeaderMap) {
     headers.insert(VARY, HeaderValue::from_static("accept"));
 }
 
+/// The quorum that a request asks for, among the nodes that there are now.
+pub(super) fn quorum_of(
+    replicas: target::Replicas,
+    coordinator: &Coordinator,
+) -> Result<Quorum, target::TargetError> {
+    replicas.quorum(coordinator.default_quorum(), coordinator.nodes())
+}
+
 pub(super) fn parse_entity<B>(
     state: &ThreadState,
     coordinator: &Coordinator,
@@ -458,7 +466,7 @@ pub(super) fn parse_entity<B>(
         (None, true) => return Err(target::TargetError::MissingEdit.into()),
         _ => {}
     }
-    let quorum = query.replicas.quorum(coordinator.default_quorum(), coordinator.nodes())?;
+    let quorum = quorum_of(query.replicas, coordinator)?;
     slow::note_key(&query.key);
     state.metrics.partitions.note(coordinator.shared().cluster.partition_of(&query.key).0);
     Ok((query, quorum))

@@ -6,7 +6,7 @@ use super::by_token::User;
 use super::conditions::{self, Wish};
 use super::connection::Connection;
 use super::error::Failure;
-use super::handler::{Service, ThreadState, parse_entity, token_turn, written};
+use super::handler::{Service, ThreadState, parse_entity, quorum_of, token_turn, written};
 use crate::coordinator::{CoordinatorError, Decided, Mutation, allowance_for};
 use crate::slow;
 use bytes::Bytes;
@@ -34,7 +34,7 @@ where
     let done = write_value(state, connection, request, async |value| {
         let mutation = Mutation::Put { value, ttl_millis: query.ttl_millis };
         // The cluster may have grown or shrunk while the body came.
-        asked = query.replicas.quorum(coordinator.default_quorum(), coordinator.nodes()).unwrap_or(quorum);
+        asked = quorum_of(query.replicas, coordinator).unwrap_or(quorum);
         conditions::write(coordinator, query.key, mutation, wish, asked).await
     });
     let done = done.await?;

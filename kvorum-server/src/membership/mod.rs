@@ -362,14 +362,13 @@ impl Configurations {
         self.cluster.has_met() && self.cluster.id().is_some() && !(is_named && has_forgotten)
     }
 
-    /// Whether this store votes on the successor of the configuration `instance`, and has accepted none: then it is sure that none
-    /// of those was decided that need this vote. If a majority says so, none was decided at all.
+    /// Whether this store votes on the successor of the configuration `instance`, and has accepted none yet. If a majority of the
+    /// members says so, no successor was decided.
     pub(crate) async fn is_last(&self, instance: Instance) -> bool {
         let part = self.part.lock().await;
         let (voter, current) = (self.cluster.voter(), self.cluster.configuration());
-        let is_named = current.members.iter().any(|member| member.voter() == Some(voter));
         let is_open = current.instance() == instance && part.ballots(instance).accepted.is_none();
-        is_open && is_named && self.votes()
+        is_open && current.names(voter) && self.votes()
     }
 
     fn acceptor(&self, part: &Part, current: &Configuration) -> Acceptor<Configuration> {

@@ -230,26 +230,26 @@ impl Worker for AntiEntropy {
             return Work::Idle;
         }
         let state = &shared.background.anti_entropy;
-        let (refills, is_first) = (state.is_refilled(), state.owes_comparison(index));
+        let is_first = state.owes_comparison(index);
+        let joins = self.puller.own.joins_anew();
+        let filling = state.is_refilled().then_some(if joins { Filling::Joins } else { Filling::Refill });
         // A change of members counts comparisons that both sides spent in its epoch.
         let epoch = self.puller.own.wants_comparison(index).then(|| shared.cluster.epoch());
         let is_urgent = is_first || self.was_away || epoch.is_some();
         self.puller.has_kept_out.set(false);
-        let filling = if self.puller.own.joins_anew() { Filling::Joins } else { Filling::Refill };
-        let is_fenced = refills && filling == Filling::Refill && self.puller.fence().await;
-        let compared = self.compare_in_turn(refills, is_urgent).await;
+        let is_fenced = filling == Some(Filling::Refill) && self.puller.fence().await;
+        let compared = self.compare_in_turn(filling.is_some(), is_urgent).await;
         let is_ok = compared.is_ok();
         self.was_away &= !is_ok;
         let has_kept_out = self.puller.has_kept_out.get();
         // Without its fence a comparison brings records, but does not count.
-        let counts = is_fenced || filling == Filling::Joins && !has_kept_out;
-        match compared {
-            Ok(()) if refills && !counts => {}
-            Ok(()) if refills => state.compared_with(index, beginning, filling).await,
+        let counts = is_fenced || filling == Some(Filling::Joins) && !has_kept_out;
+        match (compared, filling) {
+            (Ok(()), Some(filling)) if counts => state.compared_with(index, beginning, filling).await,
             // Also where nothing is owed any more: the last node that was missing may have left.
-            Ok(()) if state.is_dirty() => state.compared_after_start(index).await,
-            Ok(()) => {}
-            Err(cause) => {
+            (Ok(()), None) if state.is_dirty() => state.compared_after_start(index).await,
+            (Ok(()), _) => {}
+            (Err(cause), _) => {
                 let node = shared.cluster.url_of(index);
                 tracing::debug!(node, %cause, "a comparison of replicas was cut short");
             }
@@ -487,7 +487,7 @@ impl Comparisons {
     /// Notes that this store was compared with the node at `index`, wholly. After a comparison with all nodes, it lacks
     /// no record that any of them has.
     async fn compared_after_start(&self, index: Slot) {
-        if !self.has_compared_all(&mut self.progress.compared_since_start(), index, Filling::Refill) {
+        if !self.has_compared_all(&mut self.progress.compared_since_start(), index, |_| false) {
             return;
         }
         let me = self.cluster.id_of(self.cluster.me());
@@ -502,11 +502,14 @@ impl Comparisons {
         }
     }
 
-    /// Adds the node at `index` to `compared`. Returns whether all other nodes are in it now that must be.
-    fn has_compared_all(&self, compared: &mut BTreeSet<Slot>, index: Slot, filling: Filling) -> bool {
+    /// Adds the node at `index` to `compared`. Returns whether all other nodes are in it now, but for those that are left out.
+    fn has_compared_all(
+        &self,
+        compared: &mut BTreeSet<Slot>,
+        index: Slot,
+        is_left_out: impl Fn(Slot) -> bool,
+    ) -> bool {
         compared.insert(index);
-        let view = self.cluster.view();
-        let is_left_out = |other| filling == Filling::Joins && view.is_lacking(other);
         self.cluster.others().all(|other| compared.contains(&other) || is_left_out(other))
     }
 
@@ -548,7 +551,9 @@ impl Comparisons {
             if !self.damage_repair.is_still(beginning) {
                 return;
             }
-            self.has_compared_all(&mut compared, index, filling)
+            let view = self.cluster.view();
+            let is_left_out = |other| filling == Filling::Joins && view.is_lacking(other);
+            self.has_compared_all(&mut compared, index, is_left_out)
         };
         // If no store is eligible, all nodes have lost their records at once. No node can say what there was; a person
         // must.

@@ -305,8 +305,8 @@ impl Comparisons {
         if theirs.sealed > self.replica.floor(partition).agreed { theirs.sealed } else { 0 }
     }
 
-    /// Whether the node at `index` is nearer to the head of the list of `partition` than it was on the list that is read; or may
-    /// be compared in records that never belonged on it, because it is marked as lacking records.
+    /// Whether the node at `index` is nearer to the head of the list of `partition` than it was on the list that is read. Of a
+    /// marked member that is assumed: it is compared in records that never belonged on it.
     fn is_gained_by(&self, index: Slot, partition: Partition) -> bool {
         let view = self.cluster.view();
         let read = view.preference_list(partition).iter().position(|slot| *slot == index);
@@ -321,8 +321,8 @@ impl Comparisons {
         keys.iter().map(agreed).min().unwrap_or_default()
     }
 
-    /// The versions here that the nodes of `pull` are compared in, in key order, and whether the partition ends there. Leaves out tombstones that this node's floor or `theirs` lets go, because the other side may have removed
-    /// them already.
+    /// The versions here that the nodes of `pull` are compared in, in key order, and whether the partition ends there. Leaves out
+    /// tombstones that this node's floor or `theirs` lets go, because the other side may have removed them already.
     pub(crate) async fn versions_for(
         &self,
         pull: Pull,

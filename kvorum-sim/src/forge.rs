@@ -52,7 +52,7 @@ pub async fn send(
         hello: Box::new(move || greeting.cluster.hello(greeting.clock.wall())),
         epoch: Box::new(move || working.cluster.placed_since()),
         clock: Arc::clone(&shared.clock),
-        limits: Arc::clone(&shared.peer_limits),
+        limits: Arc::clone(&shared.peering.limits),
         auth: Arc::new(auth_of(forgery.choice)),
         rng: Arc::clone(&shared.rng),
         observer: Rc::new(Anybody),

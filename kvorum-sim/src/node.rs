@@ -119,7 +119,7 @@ async fn live(plan: Rc<Plan>, life: Life, nodes: Nodes, trace: Trace) -> turmoil
                     Order::Change { choice } => drop(order_change.send(choice)),
                     Order::Secrets { are_wrong } => {
                         if let Some(shared) = node.shared() {
-                            shared.peer_auth.replace(secrets_of(are_wrong));
+                            shared.peering.auth.replace(secrets_of(are_wrong));
                         }
                     }
                 });
@@ -170,16 +170,16 @@ async fn change(
         tokio::time::sleep(LINKED).await;
         let current = shared.cluster.configuration();
         let changed = if current.epoch == Epoch(0) {
-            match coordinator.plan_change(&ChangeOrder::Name).await {
+            match coordinator.changes().plan(&ChangeOrder::Name).await {
                 Ok(planned) => {
-                    coordinator.apply_plan(planned.base()).await.map_err(|error| error.to_string())
+                    coordinator.changes().apply(planned.base()).await.map_err(|error| error.to_string())
                 }
                 Err(error) => Err(error.to_string()),
             }
         } else if current.phase != Phase::Stable {
             // The members drive it to its end. Some are turned round.
             if choice.is_multiple_of(3) {
-                coordinator.cancel_change().await.map_err(|error| error.to_string())
+                coordinator.changes().cancel().await.map_err(|error| error.to_string())
             } else {
                 Err("a change is under way".to_owned())
             }
@@ -199,7 +199,7 @@ async fn change(
                 None => next_of(&current, choice),
             };
             let deadline = tokio::time::Instant::now() + CHANGE_MAX;
-            coordinator.propose(wanted, deadline).await.map_err(|error| error.to_string())
+            coordinator.changes().propose(wanted, deadline).await.map_err(|error| error.to_string())
         };
         let text = match changed {
             Ok(adopted) => {
@@ -237,7 +237,7 @@ async fn change_members(
         // Few windows: each takes several seconds.
         ChangeOrder::Members(order, 2048 << (choice >> 12 & 1))
     };
-    let planned = coordinator.plan_change(&order).await;
+    let planned = coordinator.changes().plan(&order).await;
     let planned = planned.map_err(|error| format!("{order:?} cannot be planned: {error}"))?;
     let lacks = |id| current.member(id).is_some_and(|member| member.lacks);
     if planned.moves.is_some() && planned.next.members.iter().any(|member| member.lacks && !lacks(member.id))
@@ -246,7 +246,7 @@ async fn change_members(
             "a silent member would be taken away: nobody can say that it is stopped for good".to_owned()
         );
     }
-    coordinator.apply_plan(planned.base()).await.map_err(|error| error.to_string())
+    coordinator.changes().apply(planned.base()).await.map_err(|error| error.to_string())
 }
 
 /// The choice of an order that only names the store of a member that lost its disk.
@@ -286,7 +286,7 @@ async fn move_of(
     // In one window, or in two.
     let window = 2048 << (choice >> 12 & 1);
     let order = ChangeOrder::Members(MembersOrder::Weight { node: member.url.clone(), weight }, window);
-    let planned = coordinator.plan_change(&order).await;
+    let planned = coordinator.changes().plan(&order).await;
     Some(planned.map(|planned| Configuration::clone(&planned.next)))
 }
 
@@ -313,10 +313,10 @@ fn next_of(current: &Configuration, choice: u64) -> Configuration {
 /// Pauses the workers that `choice` names for `time`, or resumes them; 0 names all that can be paused.
 fn pause(node: &Handle, choice: u64, time: Option<Duration>) {
     let Some(shared) = node.shared() else { return };
-    let workers = shared.workers();
+    let workers = shared.background.list_workers();
     for (place, worker) in (0..).zip(workers.iter().filter(|worker| worker.can_pause)) {
         if choice == 0 || choice & (1 << place) != 0 {
-            let done = shared.pause_worker(&worker.name, time);
+            let done = shared.background.pause_worker(&worker.name, time);
             debug_assert_eq!(done, Ok(()), "{}", worker.name);
         }
     }

@@ -5,11 +5,13 @@
 //! the configuration that was decided last, and two that drive at once propose the same.
 //! [`kvorum_core::configuration::next_step`] has the rules.
 
+use super::anti_entropy;
 use super::worker::{Work, Worker};
 use crate::canary::{self, Canary};
-use crate::cluster::View;
-use crate::coordinator::{Coordinator, Shared};
-use crate::membership::Pace;
+use crate::clock::Clock;
+use crate::cluster::{Cluster, View};
+use crate::coordinator::Coordinator;
+use crate::membership::{Configurations, Pace};
 use kvorum_core::agreement::Epoch;
 use kvorum_core::configuration::{
     ClusterMember, Configuration, MemberState, NextStep, Phase, Progress, Situation, Wait, next_step,
@@ -34,6 +36,16 @@ const SILENT_MAX: Duration = Duration::from_secs(5);
 /// The smallest FROM whose guarantees a change keeps. With 1, a member that is gone for good could not be replaced: it may
 /// have had the only copy of a key.
 const FROM_MIN: u16 = 2;
+
+/// What the change of members under way, or the refill of a marked member, waits for, as this node has heard of it.
+pub struct Steps {
+    cluster: Arc<Cluster>,
+    clock: Arc<dyn Clock>,
+    configurations: Arc<Configurations>,
+    comparisons: Arc<anti_entropy::Progress>,
+    /// How long a member is silent until a change goes on without it.
+    away_after: Duration,
+}
 
 /// The task of this node.
 pub(crate) struct Driver {
@@ -74,12 +86,13 @@ impl Worker for Driver {
         let view = shared.cluster.view();
         shared.configurations.note_members(view.slots(), shared.clock.mono());
         let is_needed = view.is_joint() || view.is_any_lacking();
-        shared.pace_of_change();
-        let place = shared.place_of_driver(view.configuration()).filter(|_| is_needed);
-        let step = place.map_or(NextStep::Nothing, |_| shared.next_step());
+        let steps = &shared.background.steps;
+        steps.pace();
+        let place = steps.place_of_driver(view.configuration()).filter(|_| is_needed);
+        let step = place.map_or(NextStep::Nothing, |_| steps.next_step());
         // The others would take the step later: only the one that drives asks more often.
         let awaited = match &step {
-            NextStep::Wait(waits) if place == Some(0) => shared.slots_of(waits),
+            NextStep::Wait(waits) if place == Some(0) => steps.slots_of(waits),
             _ => BTreeSet::new(),
         };
         shared.configurations.set_awaited(awaited);
@@ -94,7 +107,7 @@ impl Worker for Driver {
             return Work::Busy;
         }
         let (epoch, phase) = (next.epoch, next.phase);
-        match self.own.propose(*next, Instant::now() + PROPOSE_TIMEOUT).await {
+        match self.own.changes().propose(*next, Instant::now() + PROPOSE_TIMEOUT).await {
             Ok(_) => {
                 tracing::info!(%epoch, %phase, "the change of members took its next step");
                 Work::Busy
@@ -112,11 +125,21 @@ impl Worker for Driver {
     }
 }
 
-impl Shared {
+impl Steps {
+    pub(super) fn new(
+        cluster: Arc<Cluster>,
+        clock: Arc<dyn Clock>,
+        configurations: Arc<Configurations>,
+        comparisons: Arc<anti_entropy::Progress>,
+        away_after: Duration,
+    ) -> Self {
+        Self { cluster, clock, configurations, comparisons, away_after }
+    }
+
     /// The other members that `waits` name as those that have something to do.
     fn slots_of(&self, waits: &[Wait]) -> BTreeSet<Slot> {
         let member = |wait: &Wait| match *wait {
-            Wait::Adoption { member } | Wait::Comparison { member, .. } => self.index_of(member),
+            Wait::Adoption { member } | Wait::Comparison { member, .. } => self.cluster.slot_of(member),
             Wait::TooManyLack { .. } => None,
         };
         waits.iter().filter_map(member).filter(|slot| *slot != self.cluster.me()).collect()
@@ -124,7 +147,7 @@ impl Shared {
 
     /// Whether the member `id` has answered in the last seconds. This node has.
     fn answers(&self, id: NodeId) -> bool {
-        let Some(slot) = self.index_of(id) else { return false };
+        let Some(slot) = self.cluster.slot_of(id) else { return false };
         let silence = || self.clock.mono().saturating_sub(self.configurations.said(slot).at);
         slot == self.cluster.me() || silence() <= SILENT_MAX
     }
@@ -137,7 +160,7 @@ impl Shared {
             || view.knows_of_change(said.adopted.map(|adopted| adopted.epoch))
             || canary::is(Canary::MarksUnknowing);
         let silence = || self.configurations.silence(member.slot, self.clock.mono());
-        member.slot != self.cluster.me() && knows && silence() > self.settings.upkeep.away_after
+        member.slot != self.cluster.me() && knows && silence() > self.away_after
     }
 
     /// How many members are to drive before this node: those that are eligible, answer, and have a lower id. None if this node
@@ -157,10 +180,10 @@ impl Shared {
         let epoch = configuration.epoch;
         let mut progress = Progress::new(epoch);
         for member in &configuration.members {
-            let Some(slot) = self.index_of(member.id) else { continue };
+            let Some(slot) = self.cluster.slot_of(member.id) else { continue };
             let compared: BTreeSet<NodeId> = if slot == self.cluster.me() {
                 progress.adopt(epoch, member.id);
-                self.background.anti_entropy.progress.compared_in(epoch)
+                self.comparisons.compared_in(epoch)
             } else {
                 let said = self.configurations.said(slot);
                 if said.adopted != Some(configuration.instance()) {
@@ -196,21 +219,23 @@ impl Shared {
     }
 
     /// How far the change under way has come, as this node has seen it.
-    pub(crate) fn pace_of_change(&self) -> Option<Pace> {
+    pub(crate) fn pace(&self) -> Option<Pace> {
         let view = self.cluster.view();
         let partitions = 1 << view.configuration().partition_bits;
         self.configurations.pace(view.configuration().phase, partitions, self.clock.mono())
     }
 
     /// What the change under way waits for, as far as this node knows; nothing where none is.
-    pub(crate) fn waits_of_change(&self) -> Vec<String> {
+    pub(crate) fn waits(&self) -> Vec<String> {
         let view = self.cluster.view();
         if view.configuration().phase == Phase::Stable && !view.is_any_lacking() {
             return Vec::new();
         }
         let NextStep::Wait(waits) = self.next_step() else { return Vec::new() };
         let url = |id| {
-            self.index_of(id).map_or_else(|| id.to_string(), |slot| self.cluster.url_of(slot).to_owned())
+            self.cluster
+                .slot_of(id)
+                .map_or_else(|| id.to_string(), |slot| self.cluster.url_of(slot).to_owned())
         };
         let text = |wait| match wait {
             Wait::Adoption { member } => {

@@ -33,7 +33,7 @@ impl Heartbeat {
 
 impl Worker for Heartbeat {
     async fn work(&mut self) -> Work {
-        self.own.send_heartbeat(self.index).await;
+        send(&self.own, self.index).await;
         let shared = &self.own.shared;
         shared.background.membership.tell_decided();
         let is_unknown = shared.cluster.registry().verdict() == VotesVerdict::Unknown;
@@ -41,30 +41,28 @@ impl Worker for Heartbeat {
     }
 }
 
-impl Coordinator {
-    /// Sends one heartbeat to the node at `index`, and processes the answer.
-    pub(crate) async fn send_heartbeat(&self, index: Slot) {
-        let Some(link) = self.link(index) else { return };
-        let shared = &self.shared;
-        let membership = &shared.background.membership;
-        let asked = shared.clock.mono();
-        let Ok(Reply::Pong { wall, cluster_id, registry, votes }) =
-            link.call(&membership.ping(), HEARTBEAT_TIMEOUT).await
-        else {
-            return;
-        };
-        // Read the clocks in this order: the process may be stopped between any two lines.
-        let ours = shared.clock.wall();
-        let answered = shared.clock.mono();
-        membership.note_clock(index, Exchange { asked, answered, ours, theirs: wall });
-        if let Some(peer) = shared.cluster.peer(index) {
-            peer.votes.store(votes, Ordering::Relaxed);
-        }
-        membership.meet_cluster_id(index, cluster_id).await;
-        let peer = shared.cluster.id_of(index);
-        if let Some(met) = registry.iter().find(|seen| seen.node == peer) {
-            membership.meet(*met, votes).await;
-        }
-        membership.hear(peer, &registry).await;
+/// Sends one heartbeat to the node at `index`, and processes the answer.
+pub(crate) async fn send(own: &Coordinator, index: Slot) {
+    let Some(link) = own.link(index) else { return };
+    let shared = &own.shared;
+    let membership = &shared.background.membership;
+    let asked = shared.clock.mono();
+    let Ok(Reply::Pong { wall, cluster_id, registry, votes }) =
+        link.call(&membership.ping(), HEARTBEAT_TIMEOUT).await
+    else {
+        return;
+    };
+    // Read the clocks in this order: the process may be stopped between any two lines.
+    let ours = shared.clock.wall();
+    let answered = shared.clock.mono();
+    membership.note_clock(index, Exchange { asked, answered, ours, theirs: wall });
+    if let Some(peer) = shared.cluster.peer(index) {
+        peer.votes.store(votes, Ordering::Relaxed);
     }
+    membership.meet_cluster_id(index, cluster_id).await;
+    let peer = shared.cluster.id_of(index);
+    if let Some(met) = registry.iter().find(|seen| seen.node == peer) {
+        membership.meet(*met, votes).await;
+    }
+    membership.hear(peer, &registry).await;
 }

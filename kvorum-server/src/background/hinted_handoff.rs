@@ -2,22 +2,20 @@
 //!
 //! One task per target, on one thread of the node. It delivers hints in the order of versions, [`IN_FLIGHT_MAX`] at a
 //! time, and forgets each batch once it has been confirmed. The [rate limiter](super::rate_limit) keeps a node that comes
-//! back from being swamped. A node that starts first asks its peers up to where they have sealed while it was away. It
-//! then asks for its hints and waits for them before it serves.
+//! back from being swamped.
 
 use super::worker::{Control, Work, Worker};
 use super::workers::WorkerId;
 use crate::background::rate_limit::charged_hint;
-use crate::cluster::{SlotTable, VotesVerdict};
-use crate::coordinator::calls::{Calls, Write};
-use crate::coordinator::{Coordinator, Shared};
+use crate::cluster::{Cluster, SlotTable};
+use crate::coordinator::Coordinator;
+use crate::coordinator::calls::Write;
 use crate::log_limit::LogLimit;
-use crate::peer::{ApplyKind, LinkState, Reply, Request};
-use crate::replica::{Hint, ReplicaError};
+use crate::peer::ApplyKind;
+use crate::replica::{Hint, Hints, ReplicaError};
 use futures_util::{StreamExt, stream};
 use kvorum_core::agreement::Epoch;
-use kvorum_core::{Slot, UnixMillis, Version};
-use std::cell::Cell;
+use kvorum_core::{Slot, UnixMillis};
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -36,12 +34,11 @@ const DELIVERY_TIMEOUT: Duration = Duration::from_secs(5);
 const IDLE_WAIT: Duration = Duration::from_secs(1);
 /// The wait after a target did not take a hint.
 const RETRY_WAIT: Duration = Duration::from_millis(200);
-/// How long a starting node waits for a peer to answer.
-const ANSWERS_AT_ONCE: Duration = Duration::from_millis(300);
 
 /// Wakes the tasks that deliver hints.
-#[derive(Debug)]
 pub struct Handoff {
+    cluster: Arc<Cluster>,
+    hints: Hints,
     calls: SlotTable<Notify>,
     /// Limits the log lines about lost hints.
     losses: LogLimit,
@@ -51,13 +48,12 @@ pub struct Handoff {
 const LOSS_LINES_MAX: u32 = 4;
 const LOSS_LINES_PERIOD: Duration = Duration::from_mins(1);
 
-impl Default for Handoff {
-    fn default() -> Self {
-        Self { calls: SlotTable::default(), losses: LogLimit::new(LOSS_LINES_MAX, LOSS_LINES_PERIOD) }
-    }
-}
-
 impl Handoff {
+    pub(crate) fn new(cluster: Arc<Cluster>, hints: Hints) -> Self {
+        let losses = LogLimit::new(LOSS_LINES_MAX, LOSS_LINES_PERIOD);
+        Self { cluster, hints, calls: SlotTable::default(), losses }
+    }
+
     /// Wakes the task that delivers the hints for the node at `index`.
     pub fn call(&self, index: Slot) {
         self.calls.at(index).notify_one();
@@ -66,6 +62,18 @@ impl Handoff {
     /// Whether a lost hint may be logged at `now`, and how many lines were left out before it.
     pub(crate) fn tells_loss(&self, now: Duration) -> Option<u64> {
         self.losses.admit(now)
+    }
+
+    /// Waits until the hints for the node at `index` are delivered. Returns how many were delivered and how many are
+    /// left.
+    pub(crate) async fn drain(&self, index: Slot, timeout: Duration) -> (u64, u64) {
+        let target = self.cluster.id_of(index);
+        let before = self.hints.waiting_for(target).count;
+        self.call(index);
+        let drained = self.cluster.until(|| self.hints.waiting_for(target).count == 0);
+        let _ = tokio::time::timeout(timeout, drained).await;
+        let left = self.hints.waiting_for(target).count;
+        (before.saturating_sub(left), left)
     }
 
     async fn called(&self, index: Slot) {
@@ -117,7 +125,7 @@ impl HintedHandoff {
         };
         self.pass.after = Some(last.clone());
         let count = hints.len();
-        let done = self.own.deliver_batch(self.index, hints).await?;
+        let done = self.deliver_batch(hints).await?;
         self.pass.has_failed |= done.len() < count;
         shared.background.workers.count(WorkerId::Hints(self.index), done.len() as u64);
         if let Some(peer) = shared.cluster.peer(self.index) {
@@ -126,6 +134,49 @@ impl HintedHandoff {
         shared.hints.remove(target, done).await?;
         shared.cluster.note_change();
         Ok(Work::Busy)
+    }
+
+    /// Delivers `hints` and returns those that may be forgotten.
+    async fn deliver_batch(&self, hints: Vec<Hint>) -> Result<Vec<Hint>, ReplicaError> {
+        let now = self.own.shared.clock.wall();
+        let deliveries = hints.into_iter().map(async |hint| {
+            let is_done = self.deliver_hint(&hint, now).await?;
+            Ok::<_, ReplicaError>(is_done.then_some(hint))
+        });
+        let mut deliveries = pin!(stream::iter(deliveries).buffer_unordered(IN_FLIGHT_MAX));
+        let mut done = Vec::new();
+        while let Some(delivered) = deliveries.next().await {
+            done.extend(delivered?);
+        }
+        Ok(done)
+    }
+
+    /// Delivers one hint; true when it may be forgotten.
+    async fn deliver_hint(&self, hint: &Hint, now: UnixMillis) -> Result<bool, ReplicaError> {
+        if self.own.shared.hints.is_too_old(hint.record.version, now) {
+            let target = self.own.shared.cluster.id_of(self.index);
+            let partition = self.own.shared.cluster.partition_of(&hint.key);
+            self.own.shared.hints.mark_gap(target, partition.0, hint.record.version, now).await?;
+            return Ok(true);
+        }
+        // Keys may be placed otherwise since the hint was kept: then the node holds no copy of it any more.
+        let view = self.own.view();
+        let rank = view.rank_of(view.partition_of(&hint.key), self.index);
+        if rank.is_none_or(|rank| rank >= hint.record.from) && view.placed_since() > Epoch(0) {
+            return Ok(true);
+        }
+        self.own.shared.background.pace.wait(charged_hint(&hint.key, &hint.record)).await;
+        let when = (self.own.shared.cluster.placed_since(), DELIVERY_TIMEOUT);
+        let call = self.own.ask_apply(self.index, &hint.key, &hint.record, ApplyKind::Hint, when);
+        Ok(matches!(
+            call.await,
+            // Of a record that a promise keeps out, anti-entropy and a ballot decide.
+            Write::Stored
+                | Write::Uncounted
+                | Write::Superseded { .. }
+                | Write::TooLate(_)
+                | Write::Contested(_)
+        ))
     }
 }
 
@@ -158,188 +209,5 @@ impl Worker for HintedHandoff {
     async fn wait_for_work(&mut self) {
         let called = self.own.shared.background.handoff.called(self.index);
         let _ = tokio::time::timeout(IDLE_WAIT, called).await;
-    }
-}
-
-impl Coordinator {
-    /// Delivers `hints` and returns those that may be forgotten.
-    async fn deliver_batch(
-        self: &Rc<Self>,
-        index: Slot,
-        hints: Vec<Hint>,
-    ) -> Result<Vec<Hint>, ReplicaError> {
-        let now = self.shared.clock.wall();
-        let deliveries = hints.into_iter().map(async |hint| {
-            let is_done = self.deliver_hint(index, &hint, now).await?;
-            Ok::<_, ReplicaError>(is_done.then_some(hint))
-        });
-        let mut deliveries = pin!(stream::iter(deliveries).buffer_unordered(IN_FLIGHT_MAX));
-        let mut done = Vec::new();
-        while let Some(delivered) = deliveries.next().await {
-            done.extend(delivered?);
-        }
-        Ok(done)
-    }
-
-    /// Delivers one hint; true when it may be forgotten.
-    async fn deliver_hint(
-        self: &Rc<Self>,
-        index: Slot,
-        hint: &Hint,
-        now: UnixMillis,
-    ) -> Result<bool, ReplicaError> {
-        if self.shared.hints.is_too_old(hint.record.version, now) {
-            let target = self.shared.cluster.id_of(index);
-            let partition = self.shared.cluster.partition_of(&hint.key);
-            self.shared.hints.mark_gap(target, partition.0, hint.record.version, now).await?;
-            return Ok(true);
-        }
-        // Keys may be placed otherwise since the hint was kept: then the node holds no copy of it any more.
-        let view = self.view();
-        let rank = view.rank_of(view.partition_of(&hint.key), index);
-        if rank.is_none_or(|rank| rank >= hint.record.from) && view.placed_since() > Epoch(0) {
-            return Ok(true);
-        }
-        self.shared.wait_for_pace(charged_hint(&hint.key, &hint.record)).await;
-        let when = (self.shared.cluster.placed_since(), DELIVERY_TIMEOUT);
-        let call = self.ask_apply(index, &hint.key, &hint.record, ApplyKind::Hint, when);
-        Ok(matches!(
-            call.await,
-            // Of a record that a promise keeps out, anti-entropy and a ballot decide.
-            Write::Stored
-                | Write::Uncounted
-                | Write::Superseded { .. }
-                | Write::TooLate(_)
-                | Write::Contested(_)
-        ))
-    }
-}
-
-/// A peer that is being met. It is dropped once the peer was met or did not answer.
-struct Meeting {
-    own: Rc<Coordinator>,
-    /// How many are being met.
-    count: Rc<Cell<usize>>,
-}
-
-impl Drop for Meeting {
-    fn drop(&mut self) {
-        self.count.set(self.count.get().saturating_sub(1));
-        self.own.shared.cluster.note_change();
-    }
-}
-
-impl Coordinator {
-    /// Meets the peers that answer at once, and takes the hints that each holds for this node, within the bound in the
-    /// settings. Does not wait for peers that do not answer, and takes no hints while this node joins.
-    ///
-    /// # Cancel safety
-    /// Dropping the future loses nothing: other peers are met later, and the remaining hints are delivered later.
-    pub async fn take_hints(self: &Rc<Self>) {
-        let wait = self.shared.settings.hint_wait;
-        let deadline = tokio::time::Instant::now() + wait;
-        let mut calls = Calls::new();
-        let meeting = Rc::new(Cell::new(self.shared.cluster.others().count()));
-        for index in self.shared.cluster.others() {
-            let meeting = Meeting { own: Rc::clone(self), count: Rc::clone(&meeting) };
-            let Some(link) = self.link(index).cloned() else { continue };
-            let coordinator = Rc::clone(self);
-            calls.push(index, async move {
-                let is_decided = || link.is_usable() || matches!(link.state(), LinkState::Down { .. });
-                let decided = coordinator.shared.cluster.until(is_decided);
-                let _ = tokio::time::timeout(ANSWERS_AT_ONCE, decided).await;
-                if !link.is_usable() {
-                    return None;
-                }
-                // Before any hint comes in, and before this store is eligible. A failure is retried in the background.
-                coordinator.send_heartbeat(index).await;
-                let _ = coordinator.meet_floors(index).await;
-                drop(meeting);
-                // The change fills a node that joins, which has missed nothing that it must have to serve.
-                if coordinator.shared.cluster.joins() {
-                    return None;
-                }
-                let left = deadline.saturating_duration_since(tokio::time::Instant::now());
-                link.call(&Request::TakeHints, left).await.ok()
-            });
-        }
-        let taken = self.take_from(calls, deadline);
-        tokio::join!(taken, self.hear_of_store(&meeting, deadline));
-    }
-
-    async fn take_from(&self, mut calls: Calls<Option<Reply>>, deadline: tokio::time::Instant) {
-        while let Ok(Some((index, answer))) = tokio::time::timeout_at(deadline, calls.next()).await {
-            let Some(Reply::HintsTaken { delivered, left, met }) = answer else { continue };
-            // A node that comes back with an older disk also has an older clock lease: continue above the versions that
-            // others have met.
-            self.shared.stamps.observe(Version::from_words(met.0, 0));
-            if delivered + left > 0 {
-                let node = self.shared.cluster.url_of(index);
-                tracing::info!(
-                    node,
-                    delivered,
-                    left,
-                    "a peer delivered the hints that it held for this node"
-                );
-            }
-        }
-    }
-}
-
-impl Coordinator {
-    /// Waits for a moment until it is decided whether this store is quorum-eligible. `meeting` counts the peers that
-    /// are being met, until `deadline`.
-    ///
-    /// A disk that is known to be the one of the last run needs no majority. Its store is eligible once the peers that
-    /// answer now had their chance to report a later run.
-    async fn hear_of_store(&self, meeting: &Cell<usize>, deadline: tokio::time::Instant) {
-        let cluster = &self.shared.cluster;
-        if self.shared.background.membership.recognises_disk() {
-            let met = cluster.until(|| meeting.get() == 0 || cluster.has_met());
-            // A peer that takes longer counts as away.
-            let _ = tokio::time::timeout_at(deadline, met).await;
-            cluster.trust_store();
-        }
-        let heard = cluster.until(|| !cluster.is_undecided());
-        if tokio::time::timeout(ANSWERS_AT_ONCE, heard).await.is_ok() {
-            return;
-        }
-        self.shared.background.membership.note_undecided_told();
-        let registry = self.shared.cluster.registry();
-        if registry.verdict() == VotesVerdict::Unknown {
-            let all = self.shared.cluster.others().map(|index| self.shared.cluster.id_of(index));
-            let unheard: Vec<&str> = registry
-                .unheard(all)
-                .filter_map(|node| self.shared.index_of(node))
-                .map(|index| self.shared.cluster.url_of(index))
-                .collect();
-            tracing::warn!(
-                unheard = unheard.join(","),
-                "new store: it answers no reads until every other node has confirmed that it knows no older store of \
-                 this node; if the cluster is new and a node stays away, stop this node, run \"kvorum bootstrap \
-                 DIR\" on its data directory, and start it again"
-            );
-        } else {
-            tracing::warn!(
-                "too few other nodes answer: this store is not quorum-eligible until a majority of the nodes, this \
-                 one included, has said what was purged meanwhile; if the others stay away and this is the disk of \
-                 the node's last run, stop it, run \"kvorum trust-store DIR\" on its data directory, and start it \
-                 again"
-            );
-        }
-    }
-}
-
-impl Shared {
-    /// Waits until the hints for the node at `index` are delivered. Returns how many were delivered and how many are
-    /// left.
-    pub(crate) async fn drain_hints(&self, index: Slot, timeout: Duration) -> (u64, u64) {
-        let target = self.cluster.id_of(index);
-        let before = self.hints.waiting_for(target).count;
-        self.background.handoff.call(index);
-        let drained = self.cluster.until(|| self.hints.waiting_for(target).count == 0);
-        let _ = tokio::time::timeout(timeout, drained).await;
-        let left = self.hints.waiting_for(target).count;
-        (before.saturating_sub(left), left)
     }
 }

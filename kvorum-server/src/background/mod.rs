@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | [`heartbeat`] | asks every peer twice a second how it is, and compares clocks and stores seen |
 //! | [`hinted_handoff`] | delivers hints to nodes that missed writes |
+//! | [`take_hints`](mod@take_hints) | meets the peers at a start, and takes the hints that they hold |
 //! | [`anti_entropy`] | compares with every peer and pulls what this node lacks |
 //! | [`tombstone_gc`] | finds up to where all nodes agree, and purges tombstones below |
 //! | [`repair_damage`] | scans the store for corruption, fetches damaged records, sets a damaged store aside |
@@ -23,6 +24,7 @@ pub(crate) mod membership;
 pub(crate) mod rate_limit;
 pub(crate) mod repair_damage;
 pub(crate) mod repair_on_demand;
+mod take_hints;
 pub(crate) mod tombstone_gc;
 mod unowned;
 mod worker;
@@ -30,10 +32,12 @@ pub(crate) mod workers;
 
 pub use anti_entropy::Comparisons;
 pub use anti_entropy::bulk::Transferring;
+pub use driver::Steps;
 pub use hinted_handoff::Handoff;
 pub use membership::Membership;
 pub use repair_damage::DamageRepair;
-pub use repair_on_demand::Repaired;
+pub use repair_on_demand::{Repaired, drop_unbelievable, repair_now};
+pub use take_hints::take_hints;
 pub use tombstone_gc::{TombstoneGc, Watermark};
 pub use workers::{PAUSE_DEFAULT, PAUSE_MAX, WorkerError, WorkerStatus, Workers};
 
@@ -43,7 +47,7 @@ use crate::coordinator::{Coordinator, Settings, Stamps};
 use crate::membership::Configurations;
 use crate::replica::{Hints, Replica};
 use crate::supervise::Part;
-use anti_entropy::{AntiEntropy, Progress};
+use anti_entropy::AntiEntropy;
 use catch_up::CatchUp;
 use driver::Driver;
 use heartbeat::Heartbeat;
@@ -60,6 +64,10 @@ use unowned::DropUnowned;
 
 /// The state of the background services that outlives their tasks: for each other, for requests and for operators.
 pub struct Background {
+    cluster: Arc<Cluster>,
+    clock: Arc<dyn Clock>,
+    replica: Replica,
+    hints: Hints,
     /// The list of the workers.
     pub workers: Workers,
     /// What this node knows of the others' stores and clocks, and of its own store.
@@ -68,6 +76,8 @@ pub struct Background {
     pub anti_entropy: Comparisons,
     /// Wakes the tasks that deliver hints.
     pub handoff: Handoff,
+    /// What a change of members waits for.
+    pub steps: Steps,
     /// Counters of the scrub and of replaced stores.
     pub damage_repair: Arc<DamageRepair>,
     /// Rounds of all nodes, and the purge of dead rows.
@@ -113,7 +123,7 @@ impl Background {
             damage_repair: Arc::clone(&damage_repair),
             purges: Arc::clone(&tombstone_gc.purges),
             transferring: settings.upkeep.transferring,
-            progress: Progress::default(),
+            progress: Arc::default(),
         };
         let membership = Membership {
             cluster: Arc::clone(cluster),
@@ -127,14 +137,25 @@ impl Background {
             making_cluster_id: tokio::sync::Mutex::default(),
             is_undecided_told: AtomicBool::new(false),
         };
+        let progress = Arc::clone(&anti_entropy.progress);
+        let (cluster, clock) = (Arc::clone(cluster), Arc::clone(clock));
+        let away_after = settings.upkeep.away_after;
+        let configurations = Arc::clone(configurations);
+        let steps =
+            Steps::new(Arc::clone(&cluster), Arc::clone(&clock), configurations, progress, away_after);
         Self {
             workers: Workers::default(),
             membership,
             anti_entropy,
-            handoff: Handoff::default(),
+            handoff: Handoff::new(Arc::clone(&cluster), hints.clone()),
+            steps,
             damage_repair,
             tombstone_gc,
-            pace: RateLimit::default(),
+            pace: RateLimit::new(Arc::clone(&clock), settings.upkeep.repair_rate),
+            replica: replica.clone(),
+            hints: hints.clone(),
+            cluster,
+            clock,
             is_repairing: AtomicBool::new(false),
         }
     }

@@ -9,11 +9,12 @@
 //! decrease: Chiu and Jain, 1989). Without clients it is the whole rate.
 
 use super::worker::{Work, Worker};
-use crate::coordinator::{Coordinator, Shared};
+use crate::clock::Clock;
+use crate::coordinator::Coordinator;
 use kvorum_core::{Key, Record};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// How often the load is measured.
@@ -38,8 +39,10 @@ const AHEAD_MAX: Duration = Duration::from_millis(5);
 const WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// The rate limiter of background transfers.
-#[derive(Debug, Default)]
 pub(crate) struct RateLimit {
+    clock: Arc<dyn Clock>,
+    /// Bytes per second.
+    rate: u64,
     // Guards two numbers. Held for a few additions.
     state: Mutex<State>,
     /// Number of requests that clients made of this node so far, directly or through another node.
@@ -60,6 +63,11 @@ impl Default for State {
 }
 
 impl RateLimit {
+    /// A limiter to `rate` bytes per second.
+    pub(crate) fn new(clock: Arc<dyn Clock>, rate: u64) -> Self {
+        Self { clock, rate, state: Mutex::default(), requests: AtomicU64::new(0) }
+    }
+
     /// Notes a request of a client to this node, directly or through another node.
     pub(crate) fn note_request(&self) {
         self.requests.fetch_add(1, Ordering::Relaxed);
@@ -69,21 +77,35 @@ impl RateLimit {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Charges `bytes` at `rate` bytes per second. Returns how long they wait for earlier charges.
-    fn charge(&self, now: Duration, bytes: usize, rate: u64) -> Option<Duration> {
-        self.charge_within(now, bytes, rate, Duration::MAX)
+    /// Charges `bytes` at `now`, on the monotonic clock. Returns how long they wait for earlier charges.
+    fn charge(&self, now: Duration, bytes: usize) -> Option<Duration> {
+        self.charge_within(now, bytes, Duration::MAX)
     }
 
     /// Like [`Self::charge`], but with a wait of `wait_max` at most. The charge goes no further ahead than that:
     /// otherwise a message that was let through too early would leave a debt for all later ones.
-    fn charge_within(&self, now: Duration, bytes: usize, rate: u64, wait_max: Duration) -> Option<Duration> {
+    fn charge_within(&self, now: Duration, bytes: usize, wait_max: Duration) -> Option<Duration> {
         let mut state = self.state();
         #[expect(clippy::cast_precision_loss, reason = "a pace need not be exact")]
-        let time = bytes as f64 / (rate.max(1) as f64 * state.share);
+        let time = bytes as f64 / (self.rate.max(1) as f64 * state.share);
         let free_at = state.free_at.max(now);
         let charged = free_at + Duration::from_secs_f64(time);
         state.free_at = charged.min(now.saturating_add(wait_max)).max(free_at);
         free_at.checked_sub(now).filter(|ahead| *ahead > AHEAD_MAX).map(|ahead| ahead.min(wait_max))
+    }
+
+    /// Charges a repair or a hint, and waits until it may be sent.
+    pub(crate) async fn wait(&self, bytes: usize) {
+        if let Some(wait) = self.charge(self.clock.mono(), bytes) {
+            tokio::time::sleep(wait).await;
+        }
+    }
+
+    /// The same for a message that a peer sends or asked for: the peer waits for an answer, but not for ever.
+    pub(crate) async fn hold(&self, bytes: usize) {
+        if let Some(wait) = self.charge_within(self.clock.mono(), bytes, WAIT_MAX) {
+            tokio::time::sleep(wait).await;
+        }
     }
 
     /// Adjusts the share by the load since the last call.
@@ -94,24 +116,6 @@ impl RateLimit {
             (true, true) => (state.share.min(SHARE_MAX) * SHARE_FALL).max(SHARE_MIN),
             (true, false) => (state.share + SHARE_RISE).min(SHARE_MAX),
         };
-    }
-}
-
-impl Shared {
-    /// Charges a repair or a hint, and waits until it may be sent.
-    pub(crate) async fn wait_for_pace(&self, bytes: usize) {
-        let rate = self.settings.upkeep.repair_rate;
-        if let Some(wait) = self.background.pace.charge(self.clock.mono(), bytes, rate) {
-            tokio::time::sleep(wait).await;
-        }
-    }
-
-    /// The same for a message that a peer sends or asked for: the peer waits for an answer, but not for ever.
-    pub(crate) async fn hold_to_pace(&self, bytes: usize) {
-        let rate = self.settings.upkeep.repair_rate;
-        if let Some(wait) = self.background.pace.charge_within(self.clock.mono(), bytes, rate, WAIT_MAX) {
-            tokio::time::sleep(wait).await;
-        }
     }
 }
 
@@ -164,14 +168,19 @@ impl Worker for LoadMeter {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::SystemClock;
 
     const NOW: Duration = Duration::from_secs(100);
+
+    fn limit() -> RateLimit {
+        RateLimit::new(Arc::new(SystemClock::new()), 1_000_000)
+    }
 
     /// The rate is kept but for a few milliseconds, and idle time is not saved up.
     #[test]
     fn rate_is_kept() {
-        let pace = RateLimit::default();
-        let charge = |now, bytes| pace.charge(now, bytes, 1_000_000).map(|wait| wait.as_millis());
+        let pace = limit();
+        let charge = |now, bytes| pace.charge(now, bytes).map(|wait| wait.as_millis());
         assert_eq!(charge(NOW, 1000), None, "nothing was charged before");
         assert_eq!(charge(NOW, 99_000), None, "a millisecond ahead");
         assert_eq!(charge(NOW, 1), Some(100));
@@ -184,24 +193,24 @@ mod tests {
     /// later ones, however many they are and however low the rate.
     #[test]
     fn what_goes_through_leaves_no_debt() {
-        let pace = RateLimit::default();
+        let pace = limit();
         (0..100).for_each(|_| pace.look(true, true));
-        let held = |bytes| pace.charge_within(NOW, bytes, 1_000_000, WAIT_MAX);
+        let held = |bytes| pace.charge_within(NOW, bytes, WAIT_MAX);
         assert_eq!(held(1_000_000), None);
         assert!((0..1000).all(|_| held(1_000_000) == Some(WAIT_MAX)));
-        assert_eq!(pace.charge(NOW, 1, 1_000_000), Some(WAIT_MAX));
-        assert_eq!(pace.charge(NOW + WAIT_MAX, 1, 1_000_000), None);
+        assert_eq!(pace.charge(NOW, 1), Some(WAIT_MAX));
+        assert_eq!(pace.charge(NOW + WAIT_MAX, 1), None);
     }
 
     /// Slowed-down clients make the share fall, down to its minimum; without clients the whole rate is back at once.
     #[test]
     fn clients_come_first() {
-        let pace = RateLimit::default();
+        let pace = limit();
         pace.look(true, true);
         assert!(pace.state().share < SHARE_MAX);
         (0..100).for_each(|_| pace.look(true, true));
-        pace.charge(NOW, 20_000, 1_000_000);
-        let wait = pace.charge(NOW, 1, 1_000_000).map(|wait| wait.as_millis());
+        pace.charge(NOW, 20_000);
+        let wait = pace.charge(NOW, 1).map(|wait| wait.as_millis());
         assert_eq!(wait, Some(1000), "one part in fifty");
         (0..100).for_each(|_| pace.look(true, false));
         assert!(pace.state().share >= SHARE_MAX);

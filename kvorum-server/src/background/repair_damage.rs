@@ -16,8 +16,8 @@
 use super::worker::{Control, Work, Worker};
 use super::workers::WorkerId;
 use crate::background::anti_entropy::sync;
-use crate::coordinator::Coordinator;
 use crate::coordinator::calls::Calls;
+use crate::coordinator::{Coordinator, Shared};
 use crate::peer::Reply;
 use crate::replica::{Place, ReplicaError, Source, StoreState};
 use bytes::Bytes;
@@ -134,21 +134,21 @@ impl Worker for RepairDamage {
         if is_failed && !self.walked_failure && !is_alone {
             // A walk shows whether the store failed because of damage.
             self.walked_failure = true;
-            self.own.walk_all().await;
+            self.walk_all().await;
         }
         self.walked_failure &= is_failed;
         // A node that is alone has nothing to refill from.
         let damage_repair = &shared.background.damage_repair;
         let is_damaged = shared.replica.damage().store().is_some() || damage_repair.is_between();
         if is_damaged && !is_alone {
-            self.own.begin_anew().await;
+            self.begin_anew().await;
             return Work::Idle;
         }
         let is_due = self.asked_at.is_none_or(|at| now >= at + ASK_AGAIN);
         let lost = damage_repair.rows_lost.load(Ordering::Relaxed);
         if is_due || shared.replica.damage().row_count() as u64 > lost {
             self.asked_at = Some(now);
-            self.own.repair_rows().await;
+            self.repair_rows().await;
         }
         Work::Idle
     }
@@ -184,7 +184,7 @@ impl Worker for Scrub {
 
     async fn work(&mut self) -> Work {
         let Some(from) = self.place.take() else { return Work::Idle };
-        let Some((next, bytes)) = self.own.walk(from).await else { return Work::Idle };
+        let Some((next, bytes)) = walk(&self.own.shared, from).await else { return Work::Idle };
         self.place = next;
         let micros = bytes.saturating_mul(1_000_000) / self.own.shared.settings.upkeep.scrub_rate.max(1);
         Work::Throttled(Duration::from_micros(micros))
@@ -196,34 +196,17 @@ impl Worker for Scrub {
     }
 }
 
-impl Coordinator {
+impl RepairDamage {
     async fn walk_all(&self) {
         let mut place = Some(Place::default());
         while let Some(from) = place {
-            place = self.walk(from).await.and_then(|(next, _)| next);
+            place = walk(&self.own.shared, from).await.and_then(|(next, _)| next);
             tokio::task::yield_now().await;
         }
     }
 
-    /// Reads one part of a walk. Returns where it continues, and the bytes read; `None` when it cannot be read now.
-    async fn walk(&self, from: Place) -> Option<(Option<Place>, u64)> {
-        match self.shared.replica.walk(from, PART_BYTES).await {
-            Ok(walked) => {
-                let damage_repair = &self.shared.background.damage_repair;
-                self.shared.background.workers.count(WorkerId::Scrub, walked.bytes);
-                damage_repair.bytes_walked.fetch_add(walked.bytes, Ordering::Relaxed);
-                damage_repair.walks.fetch_add(u64::from(walked.next.is_none()), Ordering::Relaxed);
-                Some((walked.next, walked.bytes))
-            }
-            Err(error) => {
-                tracing::debug!(%error, "a walk over the store was cut short");
-                None
-            }
-        }
-    }
-
-    async fn repair_rows(self: &Rc<Self>) {
-        let damage = self.shared.replica.damage();
+    async fn repair_rows(&self) {
+        let damage = self.own.shared.replica.damage();
         let (mut after, mut lost) = (None, 0);
         loop {
             let rows = damage.rows(after.as_ref(), ROWS_MAX);
@@ -239,7 +222,7 @@ impl Coordinator {
                 break;
             }
         }
-        let before = self.shared.background.damage_repair.rows_lost.swap(lost, Ordering::Relaxed);
+        let before = self.own.shared.background.damage_repair.rows_lost.swap(lost, Ordering::Relaxed);
         if lost > before {
             tracing::error!(
                 records = lost,
@@ -249,8 +232,8 @@ impl Coordinator {
         }
     }
 
-    async fn repair_row(self: &Rc<Self>, row: &Bytes) -> Result<RowRepair, ReplicaError> {
-        let shared = &self.shared;
+    async fn repair_row(&self, row: &Bytes) -> Result<RowRepair, ReplicaError> {
+        let shared = &self.own.shared;
         let damage = shared.replica.damage();
         let Ok(key) = Key::new(row.clone()) else {
             damage.note_store("the key of a row is malformed");
@@ -269,7 +252,7 @@ impl Coordinator {
         let my_rank = shared.cluster.view().rank_of(partition, shared.cluster.me()).unwrap_or(u16::MAX);
         let mut calls = Calls::new();
         for index in shared.cluster.others() {
-            calls.push(index, sync::fetch(Rc::clone(self), index, key.clone(), CALL_TIMEOUT));
+            calls.push(index, sync::fetch(Rc::clone(&self.own), index, key.clone(), CALL_TIMEOUT));
         }
         let (mut best, mut is_whole): (Option<(u64, Record)>, bool) = (None, true);
         while let Some((_, answer)) = calls.next().await {
@@ -299,18 +282,18 @@ impl Coordinator {
 
     /// Forgets the damage of a record that can be read. If scans still meet damage there, marks the store as damaged.
     async fn check_scans(&self, row: &Bytes, key: &Key) -> Result<RowRepair, ReplicaError> {
-        let is_sound = self.shared.replica.is_sound(key).await?;
-        self.shared.replica.damage().forget_row(row);
+        let is_sound = self.own.shared.replica.is_sound(key).await?;
+        self.own.shared.replica.damage().forget_row(row);
         if !is_sound {
-            self.shared.replica.damage().note_store("several records share the damaged block");
+            self.own.shared.replica.damage().note_store("several records share the damaged block");
         }
         Ok(RowRepair::Repaired)
     }
 
     /// Sets the damaged store aside and begins with an empty one, if possible now. Resumes an attempt that began and
     /// failed.
-    async fn begin_anew(self: &Rc<Self>) {
-        let shared = &self.shared;
+    async fn begin_anew(&self) {
+        let shared = &self.own.shared;
         let has_begun = shared.background.damage_repair.is_between();
         // While there is no space for a second store, the damaged one serves the rows that can be read.
         let is_full = shared.replica.health() == StoreState::DiskFull;
@@ -370,7 +353,7 @@ impl Coordinator {
 
     /// Stores facts again that the old store may have failed to pass on to the new one.
     async fn remember_again(&self) {
-        let shared = &self.shared;
+        let shared = &self.own.shared;
         let seen = shared.cluster.registry().entries();
         let id = shared.cluster.id();
         let stored = async {
@@ -388,16 +371,18 @@ impl Coordinator {
 
     /// Whether every other node answers now and says that its store is quorum-eligible.
     async fn all_others_vote(&self) -> bool {
-        let (ping, when) =
-            (self.shared.background.membership.ping(), (self.shared.cluster.placed_since(), CALL_TIMEOUT));
-        let Ok(mut calls) = self.ask_others(&ping, when) else {
+        let (ping, when) = (
+            self.own.shared.background.membership.ping(),
+            (self.own.shared.cluster.placed_since(), CALL_TIMEOUT),
+        );
+        let Ok(mut calls) = self.own.ask_others(&ping, when) else {
             return false;
         };
         let mut all = true;
         while let Some((index, answer)) = calls.next().await {
             let votes = matches!(answer, Ok(Reply::Pong { votes: true, .. }));
             if !votes {
-                let node: &str = self.shared.cluster.url_of(index);
+                let node: &str = self.own.shared.cluster.url_of(index);
                 tracing::debug!(
                     node,
                     "a damaged store stays in use: this node does not answer or does not vote"
@@ -406,5 +391,22 @@ impl Coordinator {
             all &= votes;
         }
         all
+    }
+}
+
+/// Reads one part of a walk. Returns where it continues, and the bytes read; `None` when it cannot be read now.
+async fn walk(shared: &Shared, from: Place) -> Option<(Option<Place>, u64)> {
+    match shared.replica.walk(from, PART_BYTES).await {
+        Ok(walked) => {
+            let damage_repair = &shared.background.damage_repair;
+            shared.background.workers.count(WorkerId::Scrub, walked.bytes);
+            damage_repair.bytes_walked.fetch_add(walked.bytes, Ordering::Relaxed);
+            damage_repair.walks.fetch_add(u64::from(walked.next.is_none()), Ordering::Relaxed);
+            Some((walked.next, walked.bytes))
+        }
+        Err(error) => {
+            tracing::debug!(%error, "a walk over the store was cut short");
+            None
+        }
     }
 }

@@ -4,8 +4,8 @@
 //! The services of this room are run by [`worker`](super::worker). Workers of other rooms (the engine's compactions, the
 //! store's sweeper and reclaimer) are listed from their own figures.
 
+use super::Background;
 use super::worker::Control;
-use crate::coordinator::Shared;
 use crate::pause::Pause;
 use kvorum_core::Slot;
 use std::collections::BTreeMap;
@@ -172,9 +172,9 @@ impl Workers {
     }
 }
 
-impl Shared {
+impl Background {
     /// All workers of the node.
-    pub fn workers(&self) -> Vec<WorkerStatus> {
+    pub fn list_workers(&self) -> Vec<WorkerStatus> {
         let now = self.clock.mono();
         let status = |id: &WorkerId| {
             let pause = self.pause_of(*id, |pause| pause.left(now));
@@ -194,7 +194,7 @@ impl Shared {
                 paused_for,
                 begun_ago: begun_at.map(|at| now.saturating_sub(at)),
                 done,
-                rate: self.background.workers.rate(*id, now, done),
+                rate: self.workers.rate(*id, now, done),
                 backlog,
                 unit: id.unit(),
                 can_pause: pause.is_some(),
@@ -226,7 +226,7 @@ impl Shared {
         match id {
             WorkerId::Sweep => Some(with(&self.replica.sweeper().pause)),
             WorkerId::Reclaim => Some(with(&self.replica.reclaimer().pause)),
-            id => self.background.workers.control(id).map(|control| with(&control.pause)),
+            id => self.workers.control(id).map(|control| with(&control.pause)),
         }
     }
 
@@ -266,7 +266,7 @@ impl Shared {
                 Look { state, backlog: engine.flushes_outstanding, ..idle(engine.compactions_completed) }
             }
             WorkerId::Hints(_) | WorkerId::Repair(_) | WorkerId::RepairDamage | WorkerId::Scrub => {
-                let Some(control) = self.background.workers.control(id) else { return idle(0) };
+                let Some(control) = self.workers.control(id) else { return idle(0) };
                 let shown = control.shown();
                 let state = if shown.doing.is_empty() { "idle" } else { "running" };
                 Look {
@@ -283,7 +283,7 @@ impl Shared {
     fn backlog_of(&self, id: WorkerId) -> u64 {
         match id {
             WorkerId::Hints(index) => self.hints.waiting_for(self.cluster.id_of(index)).count,
-            WorkerId::Repair(index) => self.background.anti_entropy.progress.differing_from(index),
+            WorkerId::Repair(index) => self.anti_entropy.progress.differing_from(index),
             WorkerId::RepairDamage => self.replica.damage().row_count() as u64,
             _ => 0,
         }

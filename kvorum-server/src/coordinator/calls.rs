@@ -730,7 +730,7 @@ impl super::Shared {
             VotesVerdict::Unknown => {
                 let others = cluster.others().map(|index| cluster.id_of(index));
                 let unheard: Vec<_> = cluster.registry().unheard(others).collect();
-                let unheard = unheard.into_iter().filter_map(|node| self.index_of(node)).collect();
+                let unheard = unheard.into_iter().filter_map(|node| self.cluster.slot_of(node)).collect();
                 format!("new store: waiting to hear from {}", urls(unheard))
             }
             VotesVerdict::Lacks => {

@@ -82,7 +82,7 @@ impl Coordinator {
             let slots = self.view().slots().last().map_or(0, |last| last.0 + 1);
             let links = (0..slots).map(|index| self.read_link(Slot(index))).collect();
             {
-                let mut all = self.shared.gauges.links.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut all = self.shared.peering.gauges.links.lock().unwrap_or_else(PoisonError::into_inner);
                 if all.len() <= thread {
                     all.resize_with(thread + 1, Vec::new);
                 }
@@ -121,7 +121,7 @@ impl Shared {
         if self.cluster.is_removed() {
             return Vec::new();
         }
-        let links = self.gauges.links.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let links = self.peering.gauges.links.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let status = |index: Slot| {
             let of_peer: Vec<&LinkGauge> =
                 links.iter().filter_map(|links| links.get(usize::from(index.0))).collect();
@@ -159,7 +159,7 @@ impl Shared {
 
     /// How long the answered calls of `kind` to each other node took, in the order of [`Self::peers`].
     pub fn call_latencies(&self, kind: CallKind) -> Vec<LatencyCounts> {
-        let links = self.gauges.links.lock().unwrap_or_else(PoisonError::into_inner);
+        let links = self.peering.gauges.links.lock().unwrap_or_else(PoisonError::into_inner);
         let of_peer = |index: Slot| {
             let mut total = LatencyCounts::default();
             let gauges = links.iter().filter_map(|links| links.get(usize::from(index.0)));

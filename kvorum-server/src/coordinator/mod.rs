@@ -4,22 +4,22 @@
 //! and its peers' replicas, and counts the answers by the rules of `kvorum-core`. It knows neither HTTP nor disks.
 //!
 //! A reader follows a request: [`write`], [`ballot`], [`read`], [`range`]. [`serve`] answers the requests of peers, and [`explain`] says
-//! which replica holds what of a key. Everything that a node does without a client is in [`crate::background`].
+//! which replica holds what of a key. Operators change the members with [`Changes`]. Everything that a node does without a client is in
+//! [`crate::background`].
 //!
-//! There is one [`Coordinator`] per network thread, with its own links to every peer, so that a request and all its
+//! There is one [`Coordinator`] per network thread, with its own [`links`] to every peer, so that a request and all its
 //! calls stay on one thread. The threads share [`Shared`].
 
 mod ballot;
 pub(crate) mod calls;
-mod change;
+mod changes;
 mod confirm;
 mod cut;
 mod edit;
 mod explain;
-mod force;
 mod gauges;
 mod group;
-mod propose;
+mod links;
 mod range;
 mod read;
 mod restore;
@@ -32,24 +32,21 @@ mod write;
 
 pub use ballot::{Decided, Edited};
 pub use calls::Cause;
-pub use change::{ApplyPlanError, PlanningError};
+pub use changes::{ApplyPlanError, Changes, PlanningError, ProposeError, Silent};
 pub use cut::CutError;
 pub use edit::{APPENDED_BYTES_MAX, Edit};
 pub use explain::{Explained, Explanation, HeldPromise, HeldRecord};
 pub use gauges::{Gauges, LinkGauge, PeerStatus};
-pub use propose::{ProposeError, Silent};
+pub use links::Peering;
 pub use range::ClusterRange;
 pub use serve::PeerHandler;
 pub use stamp::Stamps;
 
-use self::sign::Signs;
 use crate::background::{self, Background, Transferring};
 use crate::clock::{Clock, Rng, TimestampBound};
-use crate::cluster::{Cluster, Contact, News, SlotTable, View};
+use crate::cluster::{Cluster, SlotTable, View};
 use crate::membership::Configurations;
-use crate::peer::{
-    ApplyKind, Connector, HandshakeError, Hello, Link, LinkObserver, LinkParts, PeerAuth, PeerLimits, Setback,
-};
+use crate::peer::{ApplyKind, Connector, Link, PeerAuth, PeerLimits};
 use crate::replica::{Hints, RangeReader, Replica, ReplicaError};
 use crate::supervise::Part;
 use bytes::Bytes;
@@ -60,7 +57,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::task::AbortHandle;
 
@@ -83,8 +80,6 @@ pub enum Mutation {
     Delete,
 }
 
-/// The longest time between two calls on a link; see [`crate::peer::IDLE_MAX`].
-const LINK_ASKED_EVERY: Duration = Duration::from_secs(15);
 /// The slowest rate at which a value may reach its replicas before its write counts as late, in bytes per second.
 const WRITE_RATE_MIN: u64 = 4 << 20;
 
@@ -316,10 +311,6 @@ pub struct Shared {
     pub clock: Arc<dyn Clock>,
     /// How far ahead of the clock a timestamp may be.
     pub timestamps: Arc<TimestampBound>,
-    /// The bounds of messages from peers.
-    pub peer_limits: Arc<PeerLimits>,
-    /// What peers must prove, and what this node proves to them.
-    pub peer_auth: Arc<PeerAuth>,
     /// The source of randomness.
     pub rng: Arc<dyn Rng>,
     /// The node's own replica.
@@ -328,10 +319,6 @@ pub struct Shared {
     pub hints: Hints,
     /// The source of versions.
     pub stamps: Arc<Stamps>,
-    /// By node, counts its connections to this node: at each, every thread retries its own link to the node.
-    pub(crate) signs: SlotTable<Signs>,
-    /// The state of the threads' links.
-    pub gauges: Gauges,
     /// Settings.
     pub settings: Settings,
     /// Counters.
@@ -340,8 +327,8 @@ pub struct Shared {
     pub configurations: Arc<Configurations>,
     /// The state of the background services.
     pub background: Background,
-    /// Whether this node was told to stop: it then loses its peers by its own doing.
-    is_draining: AtomicBool,
+    /// What the threads' links share.
+    pub peering: Peering,
 }
 
 /// The coordinator of one network thread.
@@ -389,6 +376,11 @@ impl Coordinator {
         &self.shared
     }
 
+    /// Changes of the configuration, proposed with the links of this thread.
+    pub fn changes(&self) -> Changes<'_> {
+        Changes::new(self)
+    }
+
     /// The view of the epoch that the node works with now. A request takes it once, and keeps it.
     pub fn view(&self) -> Arc<View> {
         let views = self.shared.cluster.views();
@@ -425,17 +417,6 @@ impl Coordinator {
         Ok((self.shared.replica.scan(start, end).await?, now))
     }
 
-    /// The link of this thread to the node at `index`; `None` for this node itself, and for a member that this thread has
-    /// not begun to connect to.
-    pub fn link(&self, index: Slot) -> Option<&Rc<Link>> {
-        self.links.get(index)
-    }
-
-    /// All links of this thread.
-    pub(crate) fn links(&self) -> impl Iterator<Item = &Rc<Link>> {
-        self.links.values()
-    }
-
     /// Whether the node at `index` is this one.
     pub(crate) fn is_me(&self, index: Slot) -> bool {
         index == self.shared.cluster.me()
@@ -444,93 +425,6 @@ impl Coordinator {
     /// Writes of this thread that are not complete: some may have been answered and still wait for replicas.
     pub fn writes_under_way(&self) -> usize {
         self.writes.get()
-    }
-
-    /// Starts a supervised task of this thread, for the peer at `index` or for the node.
-    pub(crate) fn keep<F: Future<Output = ()> + 'static>(
-        self: &Rc<Self>,
-        part: Part,
-        index: Option<Slot>,
-        mut begin: impl FnMut(Rc<Self>) -> F + 'static,
-    ) {
-        let own = Rc::clone(self);
-        let of = index.map_or("", |index| self.shared.cluster.url_of(index));
-        let task = self.shared.replica.supervisor().task(part, of, move || begin(Rc::clone(&own)));
-        if let Some(index) = index {
-            self.tasks.borrow_mut().entry(index).or_default().push(task.abort_handle());
-        }
-    }
-
-    /// Starts what this thread has for each new member, a link first, and ends what it has for those that are gone.
-    fn meet_members(self: &Rc<Self>) {
-        let (view, me) = (self.view(), self.shared.cluster.me());
-        // A node that was removed leaves the others alone.
-        let is_removed = self.shared.cluster.is_removed();
-        let is_gone = |slot: Slot| is_removed || !view.has(slot);
-        let gone = self.tasks.borrow_mut().extract_if(.., |slot, _| is_gone(*slot)).collect::<Vec<_>>();
-        for (slot, tasks) in gone {
-            tasks.iter().for_each(AbortHandle::abort);
-            self.link(slot).inspect(|link| link.end());
-        }
-        let others = || view.slots().iter().copied().filter(|slot| *slot != me && !is_removed);
-        for slot in others() {
-            self.links.get_or_init(slot, || start_link(&self.shared, &self.connector, slot));
-        }
-        for slot in others() {
-            if self.tasks.borrow().contains_key(&slot) {
-                continue;
-            }
-            self.keep(Part::Reconnect, Some(slot), move |own| own.watch_signs(slot));
-            if self.does_background.get() {
-                background::start_for(self, slot);
-            }
-        }
-    }
-
-    /// Follows the members of the cluster, forever.
-    async fn follow_members(self: Rc<Self>) {
-        loop {
-            self.meet_members();
-            let (cluster, seen) = (&self.shared.cluster, self.view.borrow().0);
-            cluster.until(|| cluster.views() != seen).await;
-        }
-    }
-
-    /// Has this thread do the background work, for the members of now and of later.
-    pub(crate) fn begin_background(self: &Rc<Self>) {
-        self.does_background.set(true);
-        for slot in self.shared.cluster.others() {
-            background::start_for(self, slot);
-        }
-    }
-
-    /// Retries this thread's link whenever its peer connects to this node, despite the link's back-off. Also calls the
-    /// peer every [`LINK_ASKED_EVERY`], so that the peer does not close the link as unused.
-    async fn watch_signs(self: Rc<Self>, index: Slot) {
-        let signs = self.shared.signs.at(index);
-        let mut seen = signs.count();
-        let mut next = tokio::time::Instant::now() + LINK_ASKED_EVERY;
-        loop {
-            let sign = tokio::time::timeout_at(next, signs.after(seen)).await;
-            let Some(link) = self.link(index) else { return };
-            if let Ok(count) = sign {
-                seen = count;
-                if !link.is_usable() {
-                    link.probe_now();
-                }
-                continue;
-            }
-            next = tokio::time::Instant::now() + LINK_ASKED_EVERY;
-            if link.is_usable() {
-                // The answer does not matter here: the heartbeat task handles it.
-                let _ = link.call(&self.shared.background.membership.ping(), LINK_ASKED_EVERY / 2).await;
-            }
-        }
-    }
-
-    /// Whether the node at `index` is this one, or answers.
-    pub(crate) fn is_ready(&self, index: Slot) -> bool {
-        self.is_me(index) || self.link(index).is_some_and(|link| link.is_usable())
     }
 
     /// Whether the node at `index` answers, and its store is quorum-eligible.
@@ -581,85 +475,6 @@ impl Coordinator {
     }
 }
 
-fn start_link(shared: &Arc<Shared>, connector: &Rc<dyn Connector>, index: Slot) -> Rc<Link> {
-    let url = shared.cluster.url_of(index);
-    let (greeting, working) = (Arc::clone(shared), Arc::clone(shared));
-    Link::start(LinkParts {
-        authority: url.split_once("://").map_or(url, |(_, authority)| authority).to_owned(),
-        peer: shared.cluster.id_of(index),
-        connector: Rc::clone(connector),
-        hello: Box::new(move || greeting.cluster.hello(greeting.clock.wall())),
-        epoch: Box::new(move || working.cluster.placed_since()),
-        clock: Arc::clone(&shared.clock),
-        limits: Arc::clone(&shared.peer_limits),
-        auth: Arc::clone(&shared.peer_auth),
-        rng: Arc::clone(&shared.rng),
-        observer: Rc::new(Observer { shared: Arc::clone(shared), index }),
-        supervisor: shared.replica.supervisor().clone(),
-    })
-}
-
-/// The observer of a link, which notes the contact with its peer.
-struct Observer {
-    shared: Arc<Shared>,
-    index: Slot,
-}
-
-impl Observer {
-    /// Notes a change of the contact with the peer, and logs it if it is worth a line.
-    fn tell(&self, happened: impl FnOnce(&mut Contact, Duration) -> Option<News>) {
-        let cluster = &self.shared.cluster;
-        cluster.note_change();
-        let now = self.shared.clock.mono();
-        let (news, reason) = cluster.contact(self.index, |contact| {
-            let news = happened(contact, now);
-            (news, contact.reason().to_owned())
-        });
-        let node = cluster.url_of(self.index);
-        match news {
-            // This node ends its connections itself.
-            Some(News::Lost | News::Unreachable) if self.shared.is_draining.load(Ordering::Relaxed) => {
-                tracing::debug!(node, reason, "lost a peer while draining");
-            }
-            Some(News::Met) => tracing::info!(node, "connected to a node"),
-            Some(News::Back { away }) => tracing::info!(
-                node,
-                away_s = away.as_secs_f32(),
-                "a node is back: hints and anti-entropy bring it the writes that it missed"
-            ),
-            Some(News::Lost) => tracing::warn!(
-                node,
-                reason,
-                "lost a node, which has stopped or cannot be reached: requests go to the others, and hints keep the writes that it misses"
-            ),
-            Some(News::Unreachable) => {
-                tracing::warn!(node, reason, "cannot reach a node: this node tries until it answers");
-            }
-            None => {}
-        }
-    }
-}
-
-impl LinkObserver for Observer {
-    fn connected(&self, _theirs: &Hello) {
-        self.tell(Contact::connected);
-        // A node that comes back may have missed writes.
-        self.shared.background.handoff.call(self.index);
-    }
-
-    fn disconnected(&self, reason: Option<&str>) {
-        self.tell(|contact, now| contact.disconnected(now, reason));
-    }
-
-    fn failed(&self, reason: &str, setback: Setback) {
-        self.tell(|contact, now| contact.failed(now, reason, setback));
-    }
-
-    fn admit(&self, ours: &Hello, theirs: &Hello) -> Result<(), HandshakeError> {
-        self.shared.cluster.admit(ours, theirs, self.shared.clock.mono())
-    }
-}
-
 impl Shared {
     /// Combines the parts of a node that its threads share.
     #[expect(
@@ -694,25 +509,16 @@ impl Shared {
             cluster,
             clock,
             timestamps: Arc::clone(&peer_limits.timestamps),
-            peer_limits,
-            peer_auth,
             rng,
             replica,
             hints,
             stamps,
-            signs: SlotTable::default(),
-            gauges: Gauges::default(),
             settings,
             metrics: CoordinatorMetrics::default(),
             configurations,
             background,
-            is_draining: AtomicBool::new(false),
+            peering: Peering::new(peer_limits, peer_auth),
         })
-    }
-
-    /// Notes that this node was told to stop. From now on it logs no peer as lost.
-    pub fn note_draining(&self) {
-        self.is_draining.store(true, Ordering::Relaxed);
     }
 
     /// The quorum of a request that names none.
@@ -733,16 +539,6 @@ impl Shared {
             ReplicationFactor::Count(count) => count.max(1),
             ReplicationFactor::All => u16::try_from(NODES_MAX).unwrap_or(u16::MAX),
         }
-    }
-
-    /// The index of the node `id` if it is a member of the cluster.
-    pub fn index_of(&self, id: kvorum_core::NodeId) -> Option<Slot> {
-        self.cluster.slot_of(id)
-    }
-
-    /// Notes that the node at `index` is alive: it has connected.
-    fn note_sign_of_life(&self, index: Slot) {
-        self.signs.at(index).note();
     }
 
     fn count_applied(&self, cause: ApplyKind) {

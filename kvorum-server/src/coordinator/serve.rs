@@ -61,8 +61,8 @@ impl PeerHandler {
         if self.is_removed {
             return;
         }
-        if let Some(index) = self.shared.index_of(theirs.node) {
-            self.shared.note_sign_of_life(index);
+        if let Some(index) = self.shared.cluster.slot_of(theirs.node) {
+            self.shared.peering.note_sign_of_life(index);
             self.shared.background.handoff.call(index);
         }
         let shared = Arc::clone(&self.shared);
@@ -80,7 +80,7 @@ impl Service for PeerHandler {
         deadline: Duration,
     ) -> Pin<Box<dyn Future<Output = Reply>>> {
         let shared = Arc::clone(&self.shared);
-        let Some(index) = shared.index_of(caller.peer).filter(|_| !self.is_removed) else {
+        let Some(index) = shared.cluster.slot_of(caller.peer).filter(|_| !self.is_removed) else {
             return match request {
                 // One that was a member, and does not know yet that it is none any more.
                 Request::Configurations { adopted, bytes } if shared.cluster.was_member(caller.peer) => {
@@ -124,7 +124,7 @@ impl Service for PeerHandler {
             }),
             // The caller's time of day is not judged: it came one way, and may be as old as this node was stopped for.
             Request::Ping { wall: _, cluster_id, registry } => Box::pin(async move {
-                if let Some(index) = shared.index_of(caller.peer) {
+                if let Some(index) = shared.cluster.slot_of(caller.peer) {
                     shared.background.membership.meet_cluster_id(index, cluster_id).await;
                 }
                 shared.background.membership.hear(caller.peer, &registry).await;
@@ -134,7 +134,7 @@ impl Service for PeerHandler {
             }),
             Request::TakeHints => Box::pin(async move {
                 let timeout = deadline.saturating_sub(shared.clock.mono());
-                let (delivered, left) = shared.drain_hints(index, timeout).await;
+                let (delivered, left) = shared.background.handoff.drain(index, timeout).await;
                 Reply::HintsTaken { delivered, left, met: Timestamp(shared.stamps.met()) }
             }),
             Request::ScanOpen { start, end, bytes, sources, from } => {
@@ -226,7 +226,7 @@ impl Service for PeerHandler {
         let (wall, mono) = (shared.clock.wall(), shared.clock.mono());
         Box::pin(async move {
             let reply = slow::within(Rc::clone(&trace), work).await;
-            let caller = shared.index_of(caller.peer).map_or("", |index| shared.cluster.url_of(index));
+            let caller = shared.cluster.slot_of(caller.peer).map_or("", |index| shared.cluster.url_of(index));
             let is_refused = matches!(reply, Reply::Refused { .. });
             let of = Asked::Peer { call, caller: caller.to_owned(), is_refused };
             let took = shared.clock.mono().saturating_sub(mono);
@@ -349,7 +349,7 @@ async fn apply(shared: Arc<Shared>, key: Key, record: Record, kind: ApplyKind, e
     shared.count_applied(kind);
     match kind {
         ApplyKind::Write | ApplyKind::Ballot => shared.background.pace.note_request(),
-        ApplyKind::Hint => shared.hold_to_pace(charged_hint(&key, &record)).await,
+        ApplyKind::Hint => shared.background.pace.hold(charged_hint(&key, &record)).await,
         ApplyKind::ReadRepair => {}
     }
     // Copy the key: the store remembers keys for a while, and a slice would keep the whole received buffer in memory.
@@ -417,7 +417,7 @@ async fn fetch(shared: Arc<Shared>, keys: Vec<Key>, bytes: u32) -> Reply {
                     Fetched::Record(record) => charged(key, record),
                     Fetched::Nothing | Fetched::Damaged => 0,
                 });
-                shared.hold_to_pace(charged.sum()).await;
+                shared.background.pace.hold(charged.sum()).await;
             }
             Reply::Fetched { agreed: Timestamp(agreed), records }
         }
@@ -439,7 +439,7 @@ async fn stretch(
         .await
     {
         Ok(Part { records, last, is_large }) => {
-            shared.hold_to_pace(records.iter().map(|row| charged(&row.key, &row.record)).sum()).await;
+            shared.background.pace.hold(records.iter().map(|row| charged(&row.key, &row.record)).sum()).await;
             Reply::Stretched { last, is_large, records }
         }
         Err(error) => refuse(&error),

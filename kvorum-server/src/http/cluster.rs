@@ -44,7 +44,7 @@ impl View {
     fn of(shared: &Shared) -> Self {
         let configuration = shared.cluster.configuration();
         let epoch_of = |member: &ClusterMember| {
-            let index = shared.index_of(member.id)?;
+            let index = shared.cluster.slot_of(member.id)?;
             if index == shared.cluster.me() {
                 return Some(configuration.epoch);
             }
@@ -54,7 +54,7 @@ impl View {
         // A plan that was applied is kept for an order that is repeated, and not shown.
         let planned = shared.configurations.planned();
         let planned = planned.filter(|planned| planned.next.epoch > configuration.epoch);
-        let (pace, waits) = (shared.pace_of_change(), shared.waits_of_change());
+        let (pace, waits) = (shared.background.steps.pace(), shared.background.steps.waits());
         let differs = |member: &ClusterMember| {
             let cluster = &shared.cluster;
             let (store, stated) = (cluster.store_of(member.slot), cluster.place_settings_of(member.slot));
@@ -83,17 +83,17 @@ pub(super) async fn plan<B>(
     {
         new.url = another(state, coordinator).await.map_err(|error| Failure::cannot_plan(&error))?;
     }
-    coordinator.plan_change(&order).await.map_err(|error| Failure::cannot_plan(&error))?;
+    coordinator.changes().plan(&order).await.map_err(|error| Failure::cannot_plan(&error))?;
     Ok(answer(coordinator.shared(), request))
 }
 
 /// Has the process start another node, and waits until this node has met it. Gives its URL.
 async fn another(state: &ThreadState, coordinator: &Coordinator) -> Result<String, PlanningError> {
     let another = state.service.another.get().ok_or(PlanningError::NoUrl)?;
-    coordinator.check_another()?;
+    coordinator.changes().check_another()?;
     let url = another.start().await.map_err(|reason| PlanningError::NotStarted { reason })?;
     let met = async {
-        while !coordinator.has_met(&url) {
+        while !coordinator.changes().has_met(&url) {
             tokio::time::sleep(LOOK_EVERY).await;
         }
     };
@@ -109,7 +109,7 @@ pub(super) async fn apply<B>(
 ) -> Result<Response<ReplyBody>, Failure> {
     let epoch = parse_apply(request.uri().query())?;
     let coordinator = state.coordinator()?;
-    coordinator.apply_plan(epoch).await.map_err(|error| match error {
+    coordinator.changes().apply(epoch).await.map_err(|error| match error {
         ApplyPlanError::Propose(ProposeError::Unknown { .. }) => Failure::not_decided(&error),
         error => Failure::no_plan(&error),
     })?;
@@ -124,7 +124,7 @@ pub(super) async fn cancel<B>(
     parse_nothing(request.uri().query())?;
     let coordinator = state.coordinator()?;
     coordinator.shared().configurations.drop_plan();
-    coordinator.cancel_change().await.map_err(|error| match error {
+    coordinator.changes().cancel().await.map_err(|error| match error {
         error @ ProposeError::Unknown { .. } => Failure::not_decided(&ApplyPlanError::Propose(error)),
         error => Failure::no_plan(&ApplyPlanError::Propose(error)),
     })?;

@@ -26,6 +26,7 @@ use super::topology;
 use super::turns::{NoTurn, Turns};
 use super::workers;
 use crate::authority::Authority;
+use crate::background;
 use crate::background::PAUSE_DEFAULT;
 use crate::clock::Clock;
 use crate::coordinator::{Coordinator, CoordinatorError, Decided, Found, Mutation, Shared};
@@ -618,11 +619,11 @@ pub(super) async fn repair<B>(
     let partitions = 1 << coordinator.shared().cluster.partition_bits();
     let body = match target::parse_repair(request.uri().query(), partitions)? {
         RepairQuery::Compare(partition) => {
-            let repaired = coordinator.repair_now(partition.map(Partition)).await;
+            let repaired = background::repair_now(coordinator, partition.map(Partition)).await;
             repair::render(&repaired.ok_or_else(|| Failure::overloaded("a repair is under way on it"))?)
         }
         RepairQuery::DropUnbelievable(partition) => {
-            let dropped = coordinator.shared().drop_unbelievable(partition.map(Partition)).await;
+            let dropped = background::drop_unbelievable(coordinator.shared(), partition.map(Partition)).await;
             repair::render_dropped(dropped.map_err(CoordinatorError::from)?)
         }
     };
@@ -704,13 +705,14 @@ fn set_pause<B>(
 ) -> Result<Response<ReplyBody>, Failure> {
     let name = target::worker_of(request.uri().path()).map_or("", |(name, _)| name);
     let shared = &service.rooms()?.shared;
-    shared.pause_worker(name, time).map_err(|error| Failure::worker(error, name))?;
+    shared.background.pause_worker(name, time).map_err(|error| Failure::worker(error, name))?;
     Ok(workers_of(shared, request))
 }
 
 fn workers_of<B>(shared: &Shared, request: &Request<B>) -> Response<ReplyBody> {
     let json = accepts(request.headers(), "application/json");
-    let mut response = Response::new(ReplyBody::full(Bytes::from(workers::render(&shared.workers(), json))));
+    let mut response =
+        Response::new(ReplyBody::full(Bytes::from(workers::render(&shared.background.list_workers(), json))));
     let content_type = if json { "application/json" } else { "text/plain; charset=utf-8" };
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     vary_by_accept(response.headers_mut());

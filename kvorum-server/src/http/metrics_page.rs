@@ -242,7 +242,7 @@ fn families(scrape: &Scrape<'_>) -> Vec<Family> {
     family("kvorum_durability", stated("mode", scrape.durability, &[]), "1 for the active durability mode");
     families.extend(tokens(scrape.security));
     families.push(traces(scrape.spans));
-    families.extend(proofs(&scrape.cluster.peer_auth));
+    families.extend(proofs(&scrape.cluster.peering.auth));
     families.extend(scrape.tls.map(tls).unwrap_or_default());
     families.extend(cluster(scrape));
     families.extend(process(scrape));
@@ -522,7 +522,7 @@ fn cluster(scrape: &Scrape<'_>) -> Vec<Family> {
     );
     family(
         "kvorum_peer_frame_bytes",
-        Kind::Gauge(one(shared.peer_limits.memory_used())),
+        Kind::Gauge(one(shared.peering.limits.memory_used())),
         "Bytes of incomplete frames from peers and of replies that peers have not read",
     );
     family(

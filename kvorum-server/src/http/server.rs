@@ -205,7 +205,7 @@ async fn open(state: Rc<ThreadState>, connector: Rc<dyn Connector>, thread: usiz
 /// Takes the hints that peers hold for this node. Once every network thread serves as well, the node is ready.
 async fn join(service: Arc<super::Service>, coordinator: Rc<Coordinator>) {
     background::start(&coordinator);
-    coordinator.take_hints().await;
+    background::take_hints(&coordinator).await;
     let all = service.thread_metrics.len();
     if service.threads_open.subscribe().wait_for(|open| *open >= all).await.is_err() {
         return;
@@ -483,7 +483,7 @@ async fn serve_peer<S: AsyncRead + AsyncWrite + Unpin + 'static>(
     let Ok(protocol) = rooms.shared.cluster.hello(clock.wall()).common_protocol(&theirs) else { return };
     let caller =
         Caller { peer: theirs.node, connection: number, protocol, epoch: kvorum_core::agreement::Epoch(0) };
-    let limits = Arc::clone(&rooms.shared.peer_limits);
+    let limits = Arc::clone(&rooms.shared.peering.limits);
     let place = state.service.peer_places.take(theirs.node);
     let serving = Rc::new(Noted::new(peers, &place));
     let auth = &state.service.peer_auth;

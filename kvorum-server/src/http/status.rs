@@ -171,7 +171,7 @@ pub(super) fn render(
     let version = machine::VERSION;
     let peers = shared.map(Shared::peers).unwrap_or_default();
     let votes = shared.map_or("unknown", Shared::votes);
-    let workers = shared.map(Shared::workers).unwrap_or_default();
+    let workers = shared.map(|shared| shared.background.list_workers()).unwrap_or_default();
     let paused: Vec<&str> =
         workers.iter().filter(|worker| worker.state == "paused").map(|worker| &*worker.name).collect();
     let waits_for = shared.filter(|shared| !shared.counts(false)).map(Shared::why_not_voting);

@@ -58,7 +58,7 @@ pub(super) fn welcome<B: Body>(
     // These two come before anything follows from what the caller says.
     let shown = judge_certificate(service, connection, (&ours, &theirs)).map_err(unproven)?;
     let answer =
-        shared.peer_auth.answer((&ours, &theirs), challenge.as_ref(), &*shared.rng).map_err(unproven)?;
+        shared.peering.auth.answer((&ours, &theirs), challenge.as_ref(), &*shared.rng).map_err(unproven)?;
     let is_proving = matches!(answer, Answer::Prove { .. });
     let is_removed = shared.cluster.was_removed(&theirs);
     match shared.cluster.judge(&ours, &theirs, is_proving, service.clock.mono()) {
@@ -72,7 +72,7 @@ pub(super) fn welcome<B: Body>(
         Ok(()) => {}
     }
     let may_only_ask = is_removed || theirs.topology == JOINING;
-    if !may_only_ask && shared.index_of(theirs.node).is_none_or(|index| index == shared.cluster.me()) {
+    if !may_only_ask && shared.cluster.slot_of(theirs.node).is_none_or(|index| index == shared.cluster.me()) {
         let reason = format!("node {} is no other node of this cluster", theirs.node);
         return Err(Failure::foreign_node(refuse(reason)));
     }

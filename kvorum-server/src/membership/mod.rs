@@ -7,7 +7,7 @@
 //! - `plan` is for operators: a change is planned on an epoch, shown, and applied on that epoch only.
 //! - `force` is this store's part in going on without a majority that is lost for good.
 //!
-//! What needs other nodes is above: the coordinator proposes (`coordinator/propose.rs`), and a background task for each other
+//! What needs other nodes is above: the coordinator proposes (`coordinator/changes/propose.rs`), and a background task for each other
 //! node asks it for the configurations that this one does not know (`background/catch_up.rs`).
 //!
 //! A configuration is learned only as the answer to a question of this node: a request could come in any node's name.

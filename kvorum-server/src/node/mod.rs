@@ -231,7 +231,7 @@ impl Node {
     /// Announces that the node will be told to stop, with all nodes of its process: it logs none of them as lost.
     pub fn note_draining(&self) {
         if let Some(rooms) = self.service.as_ref().and_then(|service| service.rooms.get()) {
-            rooms.shared.note_draining();
+            rooms.shared.peering.note_draining();
         }
     }
 
@@ -318,7 +318,7 @@ impl Handle {
     /// Tells the node to drain.
     pub fn drain(&self) {
         if let Some(shared) = self.shared() {
-            shared.note_draining();
+            shared.peering.note_draining();
         }
         self.0.phase.send_replace(Phase::Draining);
     }

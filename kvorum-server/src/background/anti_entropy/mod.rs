@@ -23,6 +23,7 @@ use crate::background::anti_entropy::bulk::{Lacking, Transferring, is_worth};
 use crate::background::anti_entropy::compare::Unlike;
 use crate::background::repair_damage::{Beginning, DamageRepair};
 use crate::background::tombstone_gc::Purges;
+use crate::background::tombstone_gc::meet_floors::meet_floors;
 use crate::background::worker::{Control, Work, Worker};
 use crate::background::workers::WorkerId;
 use crate::canary::{self, Canary};
@@ -73,7 +74,7 @@ pub struct Comparisons {
     pub(super) purges: Arc<Purges>,
     pub(super) transferring: Transferring,
     /// What they have found and brought.
-    pub progress: Progress,
+    pub progress: Arc<Progress>,
 }
 
 /// What comparisons have found and brought.
@@ -201,6 +202,28 @@ impl AntiEntropy {
     fn state(&self) -> &Comparisons {
         &self.puller.own.shared.background.anti_entropy
     }
+
+    /// Whether this node's store joins in the change under way, and is no older copy of itself.
+    fn joins_anew(&self) -> bool {
+        let shared = self.shared();
+        shared.cluster.joins()
+            && !shared.configurations.has_forgotten()
+            && !canary::is(Canary::JoinerCountsLate)
+    }
+
+    /// Whether a change of members, or the refill of a marked member, waits for a comparison with the peer that can be
+    /// made now.
+    fn wants_comparison(&self) -> bool {
+        let (shared, index) = (self.shared(), self.puller.index);
+        let view = shared.cluster.view();
+        if !view.is_joint() && !view.is_any_lacking() {
+            return false;
+        }
+        let progress = &shared.background.anti_entropy.progress;
+        let is_compared = progress.compared_in(view.epoch()).contains(&shared.cluster.id_of(index));
+        let theirs = shared.configurations.said(index).adopted;
+        !is_compared && theirs == Some(view.configuration().instance())
+    }
 }
 
 impl Worker for AntiEntropy {
@@ -231,10 +254,10 @@ impl Worker for AntiEntropy {
         }
         let state = &shared.background.anti_entropy;
         let is_first = state.owes_comparison(index);
-        let joins = self.puller.own.joins_anew();
+        let joins = self.joins_anew();
         let filling = state.is_refilled().then_some(if joins { Filling::Joins } else { Filling::Refill });
         // A change of members counts comparisons that both sides spent in its epoch.
-        let epoch = self.puller.own.wants_comparison(index).then(|| shared.cluster.epoch());
+        let epoch = self.wants_comparison().then(|| shared.cluster.epoch());
         let is_urgent = is_first || self.was_away || epoch.is_some();
         self.puller.has_kept_out.set(false);
         let is_fenced = filling == Some(Filling::Refill) && self.puller.fence().await;
@@ -277,36 +300,13 @@ impl Worker for AntiEntropy {
             let state = self.state();
             let wants = state.is_refilled()
                 || state.owes_comparison(index) && !self.was_ready
-                || self.puller.own.wants_comparison(index);
+                || self.wants_comparison();
             wants && self.puller.own.is_ready(index)
         };
         let left = (self.begun + ROUND_EVERY).saturating_sub(shared.clock.mono());
         if !left.is_zero() {
             let _ = tokio::time::timeout(left, shared.cluster.until(is_urgent)).await;
         }
-    }
-}
-
-impl Coordinator {
-    /// Whether this node's store joins in the change under way, and is no older copy of itself.
-    fn joins_anew(&self) -> bool {
-        self.shared.cluster.joins()
-            && !self.shared.configurations.has_forgotten()
-            && !canary::is(Canary::JoinerCountsLate)
-    }
-
-    /// Whether a change of members, or the refill of a marked member, waits for a comparison with the node at `index` that
-    /// can be made now.
-    fn wants_comparison(&self, index: Slot) -> bool {
-        let shared = &self.shared;
-        let view = shared.cluster.view();
-        if !view.is_joint() && !view.is_any_lacking() {
-            return false;
-        }
-        let progress = &shared.background.anti_entropy.progress;
-        let is_compared = progress.compared_in(view.epoch()).contains(&shared.cluster.id_of(index));
-        let theirs = shared.configurations.said(index).adopted;
-        !is_compared && theirs == Some(view.configuration().instance())
     }
 }
 
@@ -318,7 +318,7 @@ impl AntiEntropy {
         let _turn = shared.background.anti_entropy.progress.comparing.lock().await;
         // What others have purged must be known before anything is taken.
         if refills || !shared.cluster.has_met_floors_of(index) {
-            self.puller.own.meet_floors(index).await?;
+            meet_floors(&self.puller.own, index).await?;
         }
         self.compare(refills || is_urgent).await
     }
@@ -327,7 +327,7 @@ impl AntiEntropy {
     pub(crate) async fn compare_once(&mut self, partition: Option<Partition>) -> Result<(), Cause> {
         let shared = Arc::clone(self.shared());
         let _turn = shared.background.anti_entropy.progress.comparing.lock().await;
-        self.puller.own.meet_floors(self.puller.index).await?;
+        meet_floors(&self.puller.own, self.puller.index).await?;
         match partition {
             Some(partition) => self.puller.sync(partition).await.map(drop),
             None => self.compare(true).await,

@@ -212,7 +212,7 @@ impl Puller {
     pub(super) async fn take_records(&self, agreed: u64, records: Vec<(Key, Record)>) -> Result<(), Cause> {
         let shared = &self.own.shared;
         let Some(newest) = records.iter().map(|(_, record)| record.version).max() else { return Ok(()) };
-        shared.wait_for_pace(charged_all(&records)).await;
+        shared.background.pace.wait(charged_all(&records)).await;
         shared.stamps.observe(newest);
         // Keys are copied only where a promise may keep one out.
         let places: Vec<(Key, u16)> = if shared.replica.promises().is_empty() {

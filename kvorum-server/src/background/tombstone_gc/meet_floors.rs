@@ -39,7 +39,7 @@ impl Worker for MeetFloors {
         if !self.own.is_ready(self.index) {
             return Work::Idle;
         }
-        match self.own.meet_floors(self.index).await {
+        match meet_floors(&self.own, self.index).await {
             Ok(()) => Work::Done,
             Err(cause) => {
                 let node = cluster.url_of(self.index);
@@ -56,25 +56,22 @@ impl Worker for MeetFloors {
     }
 }
 
-impl Coordinator {
-    /// Asks the node at `index` up to where it has sealed, and notes the rows that are in doubt because of it.
-    pub(crate) async fn meet_floors(&self, index: Slot) -> Result<(), Cause> {
-        let Some(link) = self.link(index) else { return Err(Cause::Unreachable) };
-        let theirs = match link.call(&Request::Floors, LIST_TIMEOUT).await {
-            Ok(Reply::FloorList(words)) => words,
-            Ok(_) => return Err(Cause::OffTopic),
-            Err(error) => return Err(Cause::Call(error)),
-        };
-        let Some(ours) = self.shared.replica.believed_floors() else { return Ok(()) };
-        if theirs.len() != ours.len() {
-            return Err(Cause::OffTopic);
-        }
-        let ahead =
-            (0u16..).zip(ours.iter().zip(theirs)).filter(|(_, (ours, sealed))| sealed.0 > ours.agreed);
-        let words = ahead.map(|(partition, (_, sealed))| (Partition(partition), sealed.0)).collect();
-        self.shared.background.anti_entropy.doubt(index, words).await.map_err(Cause::Replica)?;
-        self.shared.cluster.note_floors_met(index);
-        self.shared.background.membership.record_disk();
-        Ok(())
+/// Asks the node at `index` up to where it has sealed, and notes the rows that are in doubt because of it.
+pub(crate) async fn meet_floors(own: &Coordinator, index: Slot) -> Result<(), Cause> {
+    let Some(link) = own.link(index) else { return Err(Cause::Unreachable) };
+    let theirs = match link.call(&Request::Floors, LIST_TIMEOUT).await {
+        Ok(Reply::FloorList(words)) => words,
+        Ok(_) => return Err(Cause::OffTopic),
+        Err(error) => return Err(Cause::Call(error)),
+    };
+    let Some(ours) = own.shared.replica.believed_floors() else { return Ok(()) };
+    if theirs.len() != ours.len() {
+        return Err(Cause::OffTopic);
     }
+    let ahead = (0u16..).zip(ours.iter().zip(theirs)).filter(|(_, (ours, sealed))| sealed.0 > ours.agreed);
+    let words = ahead.map(|(partition, (_, sealed))| (Partition(partition), sealed.0)).collect();
+    own.shared.background.anti_entropy.doubt(index, words).await.map_err(Cause::Replica)?;
+    own.shared.cluster.note_floors_met(index);
+    own.shared.background.membership.record_disk();
+    Ok(())
 }

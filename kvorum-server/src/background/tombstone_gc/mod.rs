@@ -139,6 +139,22 @@ impl TombstoneGc {
         *self.ended.borrow()
     }
 
+    /// Runs a round over this node's partitions now, however little there is to purge in them, and waits for its end.
+    ///
+    /// # Cancel safety
+    /// The round goes on when the future is dropped.
+    pub async fn round_now(&self) {
+        let mut ended = self.ended.subscribe();
+        // A round may be under way that began before the call: wait for the next one.
+        let wanted = *ended.borrow_and_update() + 2;
+        while *ended.borrow_and_update() < wanted {
+            self.called.send_modify(|count| *count += 1);
+            if ended.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
     fn agreed(&self) -> MutexGuard<'_, Agreed> {
         self.agreed.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -211,7 +227,7 @@ impl Worker for Rounds {
             self.lead = Lead::new(&shared);
         }
         if !shared.timestamps.stands_down() {
-            self.own.lead_round(&mut self.lead, due == Due::Called).await;
+            self.lead_round(due == Due::Called).await;
         }
         if let Err(error) = shared.background.tombstone_gc.forget_repaired_gaps().await {
             tracing::debug!(%error, "cannot remove the marks of partitions that are in sync again");
@@ -229,27 +245,10 @@ impl Worker for Rounds {
     }
 }
 
-impl Coordinator {
-    /// Runs a round over this node's partitions now, however little there is to purge in them, and waits for its end.
-    ///
-    /// # Cancel safety
-    /// The round goes on when the future is dropped.
-    pub async fn round_now(&self) {
-        let gc = &self.shared.background.tombstone_gc;
-        let mut ended = gc.ended.subscribe();
-        // A round may be under way that began before the call: wait for the next one.
-        let wanted = *ended.borrow_and_update() + 2;
-        while *ended.borrow_and_update() < wanted {
-            gc.called.send_modify(|count| *count += 1);
-            if ended.changed().await.is_err() {
-                return;
-            }
-        }
-    }
-
-    async fn lead_round(&self, lead: &mut Lead, is_called: bool) {
-        let shared = &self.shared;
-        let surveyed = self.survey(lead).await;
+impl Rounds {
+    async fn lead_round(&mut self, is_called: bool) {
+        let shared = Arc::clone(&self.own.shared);
+        let surveyed = self.survey().await;
         let held_by = match &surveyed {
             Ok(surveyed) => surveyed.held_by,
             Err(held_by) => Some(*held_by),
@@ -262,7 +261,7 @@ impl Coordinator {
             shared.background.tombstone_gc.agreed().hear(me, held_by, shared.clock.mono());
             return;
         };
-        let Some(reading) = lead.reading.replace(surveyed.reading) else { return };
+        let Some(reading) = self.lead.reading.replace(surveyed.reading) else { return };
         // An owner that is being filled may lack what a tombstone deletes, and take it later: nothing is purged meanwhile.
         if shared.cluster.view().is_joint() && !canary::is(Canary::PurgesWhileJoint) {
             return;
@@ -275,20 +274,20 @@ impl Coordinator {
         {
             let mut agreed = shared.background.tombstone_gc.agreed();
             agreed.hear(me, held_by, shared.clock.mono());
-            for (partition, agrees) in lead.led.iter().zip(&surveyed.agree) {
+            for (partition, agrees) in self.lead.led.iter().zip(&surveyed.agree) {
                 if let Some(word) = agreed.words.get_mut(usize::from(*partition)).filter(|_| *agrees) {
                     *word = upto(*partition).max(*word);
                 }
             }
         }
-        let (wanted, restless) = self.worth_a_round(lead, &surveyed.agree, upto, is_called);
+        let (wanted, restless) = self.worth_a_round(&surveyed.agree, upto, is_called);
         let is_free = |partition: &u16| upto(*partition) == reading;
         let (free, hinted): (Vec<u16>, Vec<u16>) = wanted.into_iter().partition(is_free);
         let (restless, held): (Vec<u16>, Vec<u16>) = restless.into_iter().partition(is_free);
         for (partitions, by_scan) in [(free, false), (restless, true), (hinted, false), (held, true)] {
             // The whole list gets one timestamp.
             let Some(upto) = partitions.iter().map(|partition| upto(*partition)).min() else { continue };
-            let done = match self.advance(lead.epoch, partitions, upto, by_scan).await {
+            let done = match self.advance(partitions, upto, by_scan).await {
                 Ok(done) => done,
                 Err(error) => {
                     tracing::debug!(%error, "a round could not advance");
@@ -296,12 +295,12 @@ impl Coordinator {
                 }
             };
             let now = shared.clock.mono();
-            for (place, partition) in lead.led.iter().enumerate() {
+            for (place, partition) in self.lead.led.iter().enumerate() {
                 if done.binary_search(partition).is_err() {
                     continue;
                 }
                 if let (Some(at), Some(rounds)) =
-                    (lead.agreed_at.get_mut(place), lead.differed.get_mut(place))
+                    (self.lead.agreed_at.get_mut(place), self.lead.differed.get_mut(place))
                 {
                     (*at, *rounds) = (now, 0);
                 }
@@ -316,9 +315,9 @@ impl Coordinator {
     }
 
     /// Asks all nodes for their state. Returns as error the node that holds everything back, if there is one.
-    async fn survey(&self, lead: &Lead) -> Result<Surveyed, (u16, HeldBack)> {
-        let Lead { epoch, led, .. } = lead;
-        let shared = &self.shared;
+    async fn survey(&self) -> Result<Surveyed, (u16, HeldBack)> {
+        let Lead { epoch, led, .. } = &self.lead;
+        let shared = &self.own.shared;
         let me = shared.cluster.me();
         if !shared.cluster.votes() {
             return Err((me.0, HeldBack::NotVoting));
@@ -340,7 +339,7 @@ impl Coordinator {
             (words.map(|word| Timestamp(word.unwrap_or_default())).collect(), held_by)
         };
         let request = Request::Survey { agreed, held_by };
-        let asked = self.ask_others(&request, (*epoch, STEP_TIMEOUT));
+        let asked = self.own.ask_others(&request, (*epoch, STEP_TIMEOUT));
         let mut calls = asked.map_err(|index| (index.0, HeldBack::Away))?;
         let mut away = None;
         while let Some((index, answer)) = calls.next().await {
@@ -369,13 +368,12 @@ impl Coordinator {
     /// Selects led partitions with something to purge: those that agree, and those that never agree and are to be
     /// scanned.
     fn worth_a_round(
-        &self,
-        lead: &mut Lead,
+        &mut self,
         agree: &[bool],
         upto: impl Fn(u16) -> u64,
         is_called: bool,
     ) -> (Vec<u16>, Vec<u16>) {
-        let shared = &self.shared;
+        let (shared, lead) = (&self.own.shared, &mut self.lead);
         let (mut wanted, mut restless) = (Vec::new(), Vec::new());
         let Some(digests) = shared.replica.digests() else { return (wanted, restless) };
         let now = shared.clock.mono();
@@ -406,24 +404,23 @@ impl Coordinator {
     /// Takes `partitions`, where all nodes agree, through the steps. Returns those that were released.
     async fn advance(
         &self,
-        epoch: Epoch,
         mut partitions: Vec<u16>,
         upto: u64,
         by_scan: bool,
     ) -> Result<Vec<u16>, ReplicaError> {
-        let shared = &self.shared;
+        let shared = &self.own.shared;
         if by_scan {
             // Close only where the scan agrees: a closed partition takes no old write, even one that it lacks.
-            partitions = self.compare_past(epoch, (0, upto, true), partitions).await?;
+            partitions = self.compare_past((0, upto, true), partitions).await?;
         }
         let mut word = [0; 8];
         shared.rng.fill(&mut word);
         let round = u64::from_be_bytes(word).max(1);
-        let partitions = self.compare_past(epoch, (round, upto, by_scan), partitions).await?;
+        let partitions = self.compare_past((round, upto, by_scan), partitions).await?;
         // Seal twice: a node confirms the second seal once all nodes have sealed. From then on a node that comes back
         // with an older disk hears of it from every other node. Before that, the node refuses the step.
         for kind in [StepKind::Agree, StepKind::Seal, StepKind::Seal, StepKind::Release] {
-            if partitions.is_empty() || !self.step_all(epoch, kind, (round, upto), &partitions).await? {
+            if partitions.is_empty() || !self.step_all(kind, (round, upto), &partitions).await? {
                 return Ok(Vec::new());
             }
         }
@@ -434,12 +431,11 @@ impl Coordinator {
     /// Closes `partitions` on all nodes (except in round 0) and returns those in which all nodes then hold the same.
     async fn compare_past(
         &self,
-        epoch: Epoch,
         (round, upto, by_scan): (u64, u64, bool),
         mut partitions: Vec<u16>,
     ) -> Result<Vec<u16>, ReplicaError> {
-        let shared = &self.shared;
-        if shared.cluster.placed_since() != epoch {
+        let shared = &self.own.shared;
+        if shared.cluster.placed_since() != self.lead.epoch {
             return Ok(Vec::new());
         }
         if round != 0 && !shared.replica.step(close(round, upto, &partitions)).await? {
@@ -452,7 +448,9 @@ impl Coordinator {
         }
         let request =
             Request::Close { round, upto: Timestamp(upto), by_scan, partitions: partitions.clone() };
-        let Ok(mut calls) = self.ask_others(&request, (epoch, STEP_TIMEOUT)) else { return Ok(Vec::new()) };
+        let Ok(mut calls) = self.own.ask_others(&request, (self.lead.epoch, STEP_TIMEOUT)) else {
+            return Ok(Vec::new());
+        };
         let mut all = vec![true; partitions.len()];
         while let Some((index, answer)) = calls.next().await {
             let Ok(Reply::DigestList(theirs)) = answer else { return Ok(Vec::new()) };
@@ -473,18 +471,19 @@ impl Coordinator {
     /// Has all nodes take a step; returns true when all have taken it.
     async fn step_all(
         &self,
-        epoch: Epoch,
         kind: StepKind,
         (round, upto): (u64, u64),
         partitions: &[u16],
     ) -> Result<bool, ReplicaError> {
-        let shared = &self.shared;
+        let shared = &self.own.shared;
         // Rounds are of one placement: what all agreed on in another says nothing of the nodes that hold the keys now.
-        if shared.cluster.placed_since() != epoch {
+        if shared.cluster.placed_since() != self.lead.epoch {
             return Ok(false);
         }
         let request = Request::Step { kind, round, upto: Timestamp(upto), partitions: partitions.to_vec() };
-        let Ok(mut calls) = self.ask_others(&request, (epoch, STEP_TIMEOUT)) else { return Ok(false) };
+        let Ok(mut calls) = self.own.ask_others(&request, (self.lead.epoch, STEP_TIMEOUT)) else {
+            return Ok(false);
+        };
         let mut is_done = shared.background.tombstone_gc.step(kind, round, upto, partitions).await?;
         while let Some((_, answer)) = calls.next().await {
             is_done &= answer == Ok(Reply::Stepped(true));

@@ -1,6 +1,7 @@
 //! Coordinators whose clock is wrong, and timestamps from elsewhere that nobody can have made honestly.
 
 use super::*;
+use crate::background;
 
 /// Goal: nothing is stamped by a clock that has just been set, also where the write began before: it used to be checked at the
 /// beginning only (found by the simulation). Method: a stamp before and after, and after a majority has confirmed the clock.
@@ -238,7 +239,7 @@ fn an_operator_drops_what_is_unbelievable() {
     engine.commit(rows.into_iter().map(put_row).collect(), Durability::Synced).unwrap();
     let (node, key) = one_of_two(&engine, &clock);
     assert!(node.write_to(key.clone(), put("1")).is_err());
-    assert_eq!(run(node.shared.drop_unbelievable(None)).unwrap(), 2);
+    assert_eq!(run(background::drop_unbelievable(&node.shared, None)).unwrap(), 2);
     assert_eq!(run(node.replica.get(&key)).unwrap(), None);
     assert_eq!(run(node.replica.get(&good)).unwrap(), Some(kept));
     assert_eq!(node.shared.hints.waiting_for(peer).count, 1);
@@ -246,7 +247,7 @@ fn an_operator_drops_what_is_unbelievable() {
     assert_eq!(floor, crate::replica::Floor { agreed: 0, sealed: 0, purged: 7 });
     let version = node.write_to(key.clone(), put("2")).unwrap();
     assert_eq!(version.millis(), UnixMillis(1_000_000));
-    assert_eq!(run(node.shared.drop_unbelievable(None)).unwrap(), 0);
+    assert_eq!(run(background::drop_unbelievable(&node.shared, None)).unwrap(), 0);
 }
 
 /// A lease from the future, as a node leaves it whose clock was years ahead, is no reason to stamp there.

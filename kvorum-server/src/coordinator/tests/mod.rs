@@ -485,7 +485,7 @@ fn what_peers_send_is_held_to_the_pace() {
         assert!(took(request) < Duration::from_secs(1));
     }
     // All that may be charged ahead is, at the test's rate; the clock of the node stands still.
-    runtime.block_on(node.shared.hold_to_pace(3600 << 30));
+    runtime.block_on(node.shared.background.pace.hold(3600 << 30));
     for request in requests {
         assert!(took(request) >= Duration::from_secs(1));
     }

@@ -4,11 +4,10 @@
 //! the lost ones: first they promise, then they accept, and this node adopts it last. The rules are in
 //! [`kvorum_core::configuration::Forced`] and `membership/force.rs`.
 
-use super::Coordinator;
-use super::calls::Calls;
-use super::change::{PlanningError, member_of};
 use super::propose::{Count, ProposeError, STEP_TIMEOUT, Turn, lost_of};
+use super::{Changes, PlanningError, member_of};
 use crate::cluster::VotesVerdict;
+use crate::coordinator::calls::Calls;
 use crate::membership::LearnError;
 use crate::peer::{BallotVote, Reply, Request};
 use kvorum_core::agreement::{Ballot, Proposal, ProposalStep};
@@ -21,14 +20,14 @@ use tokio::time::Instant;
 /// A round that no proposer has: a question with it finds out whether a store answers, and promises nothing that matters.
 const ROUND_OF_A_QUESTION: u64 = 0;
 
-impl Coordinator {
+impl Changes<'_> {
     /// Plans to go on without the members `lost`, each named by its URL or its id. Nothing is changed.
     pub(super) async fn plan_force(
         &self,
         current: &Configuration,
         lost: &[String],
     ) -> Result<(Configuration, Vec<String>), PlanningError> {
-        let shared = &self.shared;
+        let shared = &self.own.shared;
         let mut ids = BTreeSet::new();
         for node in lost {
             ids.insert(member_of(current, node)?.id);
@@ -65,12 +64,12 @@ impl Coordinator {
 
     /// The URLs of the members that `forced` does not name and that answer with the store that they are named with.
     async fn answering(&self, current: &Configuration, forced: &Configuration) -> Vec<String> {
-        let shared = &self.shared;
+        let shared = &self.own.shared;
         let ballot = Ballot { round: ROUND_OF_A_QUESTION, proposer: shared.cluster.voter() };
         let question = Request::Propose { instance: current.instance(), ballot };
         let mut calls = Calls::new();
         for member in current.members.iter().filter(|member| forced.member(member.id).is_none()) {
-            if let Some(link) = self.link(member.slot) {
+            if let Some(link) = self.own.link(member.slot) {
                 calls.push(member.slot, link.call(&question, STEP_TIMEOUT));
             }
         }
@@ -123,8 +122,8 @@ impl Coordinator {
         wanted: &Configuration,
         round: u64,
     ) -> Result<Turn, ProposeError> {
-        let configurations = &self.shared.configurations;
-        let (instance, voter) = (current.instance(), self.shared.cluster.voter());
+        let configurations = &self.own.shared.configurations;
+        let (instance, voter) = (current.instance(), self.own.shared.cluster.voter());
         let ballot = Ballot { round, proposer: voter };
         let electorate = wanted.forced_electorate();
         let mut proposal = Proposal::new(ballot, electorate.clone(), wanted.clone());
@@ -140,7 +139,7 @@ impl Coordinator {
             let request = Request::Force { instance, ballot, accepts, value: wanted.clone() };
             let mut count = Count::default();
             let left = wanted.members.iter().map(|member| member.slot);
-            let others = left.filter(|slot| *slot != self.shared.cluster.me());
+            let others = left.filter(|slot| *slot != self.own.shared.cluster.me());
             let mut calls = self.ask_members(others, &request, STEP_TIMEOUT, &mut count);
             while let Some((index, answer)) = calls.next().await {
                 match answer {
@@ -152,12 +151,12 @@ impl Coordinator {
                         count.heard(index);
                         proposal.accepted(voter);
                     }
-                    answer => count.note(self, index, instance, answer),
+                    answer => count.note(self.own, index, instance, answer),
                 }
             }
             let is_done = step == ProposalStep::SendAccept && (!accepts || count.silent.is_empty());
             if !is_done {
-                return Ok(count.end(self, electorate.needed()));
+                return Ok(count.end(self.own, electorate.needed()));
             }
         }
         // Its own store accepts last, and adopts at once.

@@ -1,6 +1,11 @@
-//! Changes of the configuration, as operators plan and apply them.
+//! Changes of the configuration, as operators plan and apply them, and as any member proposes them.
 
-use super::{Coordinator, ProposeError};
+mod force;
+mod propose;
+
+pub use propose::{ProposeError, Silent};
+
+use super::Coordinator;
 use crate::authority::Authority;
 use crate::membership::{ChangeKind, ChangeOrder, LEVEL_MAX, MembersOrder, Newcomer, PAGE_BYTES, Planned};
 use crate::peer::{PlaceSettings, Reply, Request};
@@ -105,13 +110,22 @@ pub enum ApplyPlanError {
     Propose(ProposeError),
 }
 
-impl Coordinator {
+/// Changes of the configuration, proposed with the links of one thread.
+pub struct Changes<'a> {
+    own: &'a Coordinator,
+}
+
+impl<'a> Changes<'a> {
+    pub(super) fn new(own: &'a Coordinator) -> Self {
+        Self { own }
+    }
+
     /// Plans a change on the configuration that this node works with, and keeps the plan in the place of any other.
     ///
     /// # Errors
     /// [`PlanningError`]: nothing was planned, and a plan that there was is kept.
-    pub async fn plan_change(&self, order: &ChangeOrder) -> Result<Planned, PlanningError> {
-        let shared = &self.shared;
+    pub async fn plan(&self, order: &ChangeOrder) -> Result<Planned, PlanningError> {
+        let shared = &self.own.shared;
         let made = self.make_cluster_id().await;
         made.map_err(|error| PlanningError::Store { reason: error.to_string() })?;
         if shared.cluster.id().is_none() {
@@ -167,7 +181,7 @@ impl Coordinator {
         let member = member_of(current, node)?;
         // It may have lost its configurations with its disk, and wait.
         self.check_members(current, &[member.id])?;
-        let store = self.shared.cluster.store_of(member.slot);
+        let store = self.own.shared.cluster.store_of(member.slot);
         let store = store.ok_or_else(|| PlanningError::Silent { url: member.url.clone() })?;
         let next = current.with_store(member.id, store).map_err(PlanningError::Plan)?;
         let before = member.store.unwrap_or_default();
@@ -182,7 +196,7 @@ impl Coordinator {
     /// Checks that the members of `current` and a node that joins can reach each other, and that a node that is alone may
     /// get another one.
     fn check_growth(&self, current: &Configuration, order: &MembersOrder) -> Result<(), PlanningError> {
-        let shared = &self.shared;
+        let shared = &self.own.shared;
         if shared.replica.digests().is_none() {
             return Err(PlanningError::Alone { url: shared.cluster.url_of(shared.cluster.me()).to_owned() });
         }
@@ -219,19 +233,19 @@ impl Coordinator {
     /// # Errors
     /// [`PlanningError`].
     pub fn check_another(&self) -> Result<(), PlanningError> {
-        let current = self.shared.cluster.configuration();
+        let current = self.own.shared.cluster.configuration();
         current.check_plannable().map_err(PlanningError::Plan)?;
         self.check_members(&current, &[]).map(drop)
     }
 
     /// Whether the node at `url` has said that it waits to join.
     pub fn has_met(&self, url: &str) -> bool {
-        self.shared.cluster.applicants().contains_key(&NodeId::of_url(url))
+        self.own.shared.cluster.applicants().contains_key(&NodeId::of_url(url))
     }
 
     /// The stores that nodes were met with, those that wait to join among them.
     fn stores(&self) -> BTreeMap<NodeId, u128> {
-        let cluster = &self.shared.cluster;
+        let cluster = &self.own.shared.cluster;
         let seen = cluster.registry().entries();
         let mut stores: BTreeMap<NodeId, u128> = seen.iter().map(|seen| (seen.node, seen.store)).collect();
         stores.extend(cluster.applicants().iter().map(|(node, applicant)| (*node, applicant.store)));
@@ -240,9 +254,9 @@ impl Coordinator {
 
     /// An estimate of the bytes of one copy of a partition: this node's share of what it stores.
     fn copy_bytes(&self, moves: &Preview) -> Option<u64> {
-        let me = self.shared.cluster.id_of(self.shared.cluster.me());
+        let me = self.own.shared.cluster.id_of(self.own.shared.cluster.me());
         let own = moves.members.iter().find(|member| member.id == me).filter(|own| own.before > 0)?;
-        let stats = self.shared.replica.engine_stats();
+        let stats = self.own.shared.replica.engine_stats();
         // A journal has its size from the start.
         let bytes = stats.disk_bytes.saturating_sub(stats.journal_bytes).saturating_add(stats.memtable_bytes);
         Some(bytes / u64::from(own.before))
@@ -254,7 +268,7 @@ impl Coordinator {
         order: &MembersOrder,
         window: u32,
     ) -> Result<(Configuration, Vec<String>, Preview), PlanningError> {
-        let shared = &self.shared;
+        let shared = &self.own.shared;
         // A member that is gone may be removed or replaced; a majority of the others votes.
         let gone = match order {
             MembersOrder::Remove { node } | MembersOrder::Replace { node, .. } => {
@@ -302,11 +316,11 @@ impl Coordinator {
         current: &Configuration,
         gone: &[NodeId],
     ) -> Result<u16, PlanningError> {
-        let shared = &self.shared;
+        let shared = &self.own.shared;
         let now = shared.clock.mono();
         let mut level_max = LEVEL_MAX;
         for index in shared.cluster.others() {
-            if gone.iter().any(|id| shared.index_of(*id) == Some(index)) {
+            if gone.iter().any(|id| shared.cluster.slot_of(*id) == Some(index)) {
                 continue;
             }
             let url = shared.cluster.url_of(index).to_owned();
@@ -328,12 +342,12 @@ impl Coordinator {
 
     /// Whether the member `id` answers now, whatever it works with. This node does.
     async fn answers_now(&self, id: NodeId) -> bool {
-        let shared = &self.shared;
-        let Some(index) = shared.index_of(id) else { return false };
+        let shared = &self.own.shared;
+        let Some(index) = shared.cluster.slot_of(id) else { return false };
         if index == shared.cluster.me() {
             return true;
         }
-        let Some(link) = self.link(index) else { return false };
+        let Some(link) = self.own.link(index) else { return false };
         let adopted = shared.cluster.configuration().instance();
         let answer = link.call(&Request::Configurations { adopted, bytes: PAGE_BYTES }, ANSWER_TIMEOUT).await;
         matches!(answer, Ok(Reply::ConfigurationList { .. }))
@@ -343,8 +357,8 @@ impl Coordinator {
     ///
     /// # Errors
     /// As [`Self::propose`].
-    pub async fn cancel_change(&self) -> Result<(), ProposeError> {
-        let view = self.shared.cluster.view();
+    pub async fn cancel(&self) -> Result<(), ProposeError> {
+        let view = self.own.shared.cluster.view();
         match view.configuration().cancelled(view.routing(), view.routing().window_partitions()) {
             Ok(next) => self.propose(next, Instant::now() + APPLY_TIMEOUT).await.map(drop),
             // There is nothing to turn.
@@ -358,8 +372,8 @@ impl Coordinator {
     ///
     /// # Errors
     /// [`ApplyPlanError`].
-    pub async fn apply_plan(&self, epoch: Epoch) -> Result<Arc<Configuration>, ApplyPlanError> {
-        let configurations = &self.shared.configurations;
+    pub async fn apply(&self, epoch: Epoch) -> Result<Arc<Configuration>, ApplyPlanError> {
+        let configurations = &self.own.shared.configurations;
         let planned = configurations.planned().filter(|planned| planned.base() == epoch);
         let planned = planned.ok_or(ApplyPlanError::NoPlan { epoch })?;
         let (wanted, deadline) = (Configuration::clone(&planned.next), Instant::now() + APPLY_TIMEOUT);

@@ -3,9 +3,10 @@
 //! Any number of nodes may do so at once: rounds decide between them. A proposal that is given up, or whose node ends, may
 //! have been decided all the same; the next proposer then finds it, and completes it first.
 
-use super::Coordinator;
-use super::calls::Calls;
+use super::Changes;
 use crate::canary::{self, Canary};
+use crate::coordinator::Coordinator;
+use crate::coordinator::calls::Calls;
 use crate::membership::LearnError;
 use crate::peer::{BallotVote, CallError, Reply, Request};
 use crate::replica::ReplicaError;
@@ -66,7 +67,7 @@ pub enum ProposeError {
     },
 }
 
-impl Coordinator {
+impl Changes<'_> {
     /// Makes `wanted`, a successor of the configuration that this node works with, decided by `deadline`, and adopts it.
     ///
     /// # Errors
@@ -95,12 +96,12 @@ impl Coordinator {
         deadline: Instant,
         turn: impl AsyncFn(&Configuration, u64) -> Result<Turn, ProposeError>,
     ) -> Result<Arc<Configuration>, ProposeError> {
-        let configurations = &self.shared.configurations;
+        let configurations = &self.own.shared.configurations;
         let _proposing = configurations.proposing.lock().await;
         let mut backoff = BACKOFF_MIN;
         let mut round = configurations.round().await;
         loop {
-            let current = self.shared.cluster.configuration();
+            let current = self.own.shared.cluster.configuration();
             if current.epoch >= wanted.epoch {
                 let decided = configurations.adopted_at(wanted.epoch).await;
                 let ours = decided.filter(|decided| **decided == *wanted);
@@ -135,7 +136,7 @@ impl Coordinator {
         round: u64,
         deadline: Instant,
     ) -> Result<Turn, ProposeError> {
-        let shared = &self.shared;
+        let shared = &self.own.shared;
         let instance = current.instance();
         let ballot = Ballot { round, proposer: shared.cluster.voter() };
         let electorate = current.electorate();
@@ -168,10 +169,12 @@ impl Coordinator {
                     step =
                         proposal.promised(voter, accepted.filter(|_| !canary::is(Canary::AcceptorForgets)));
                 }
-                answer => count.note(self, index, instance, answer),
+                answer => count.note(self.own, index, instance, answer),
             }
         }
-        let Some(value) = proposal.value().cloned() else { return Ok(count.end(self, electorate.needed())) };
+        let Some(value) = proposal.value().cloned() else {
+            return Ok(count.end(self.own, electorate.needed()));
+        };
         let own = shared.configurations.accept(instance, ballot, value.clone()).await;
         step = match own.map_err(ProposeError::Store)? {
             BallotVote::Accepted { voter } => proposal.accepted(voter),
@@ -188,11 +191,11 @@ impl Coordinator {
                     count.heard(index);
                     step = proposal.accepted(voter);
                 }
-                answer => count.note(self, index, instance, answer),
+                answer => count.note(self.own, index, instance, answer),
             }
         }
         if step != ProposalStep::Decided {
-            return Ok(count.end(self, electorate.needed()));
+            return Ok(count.end(self.own, electorate.needed()));
         }
         shared.configurations.learn(vec![value], None).await.map_err(ProposeError::Learn)?;
         Ok(Turn::Adopted)
@@ -209,7 +212,7 @@ impl Coordinator {
         let mut calls = Calls::new();
         for index in members {
             count.silent.insert(index, "no answer in time".to_owned());
-            if let Some(link) = self.link(index) {
+            if let Some(link) = self.own.link(index) {
                 calls.push(index, link.call(request, timeout));
             }
         }
@@ -219,13 +222,13 @@ impl Coordinator {
     /// A random time of at most `bound`.
     fn chance(&self, bound: Duration) -> Duration {
         let mut chance = [0; 4];
-        self.shared.rng.fill(&mut chance);
+        self.own.shared.rng.fill(&mut chance);
         bound.mul_f64(f64::from(u32::from_be_bytes(chance)) / f64::from(u32::MAX))
     }
 
     /// Makes the id of a cluster of one node, which needs none before its first change.
     pub(crate) async fn make_cluster_id(&self) -> Result<(), ReplicaError> {
-        let shared = &self.shared;
+        let shared = &self.own.shared;
         if shared.cluster.member_count() > 1 {
             return Ok(());
         }

@@ -61,6 +61,8 @@ pub enum BackupError {
         /// The nodes that do not take part.
         away: Vec<String>,
     },
+    /// Members of the cluster came or went each time: the nodes took the cut in several epochs.
+    MembersChange,
     /// A node has a record above the timestamp that was written before the cut was armed: its writer's clock was ahead, and
     /// it is away.
     AboveCut {
@@ -123,6 +125,10 @@ impl fmt::Display for BackupError {
                 f,
                 "too few nodes take part: {partitions} partitions lack a read quorum without {}; no backup was made",
                 away.join(", ")
+            ),
+            Self::MembersChange => write!(
+                f,
+                "members of the cluster come and go: no backup was made; try again when `kvorum cluster wait` has ended"
             ),
             Self::AboveCut { key } => write!(
                 f,

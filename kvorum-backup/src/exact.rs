@@ -23,7 +23,7 @@ use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::time::{Duration, SystemTime};
 
-/// How often the cut is taken again: another backup may have one open, or a clock may run ahead.
+/// How often the cut is taken again: another backup may have one open, a clock may run ahead, or members may change.
 const CUTS_MAX: u32 = 45;
 const PAUSE: Duration = Duration::from_secs(1);
 /// How often the nodes are told that the cut is still read.
@@ -41,7 +41,8 @@ pub type Connect<'a> = &'a dyn Fn(&str) -> Result<Client, Error>;
 ///
 /// # Errors
 /// [`BackupError::NoCoverage`] when the nodes that answer are no read quorum of some partition,
-/// [`BackupError::Refused`] when a node does not allow it. No backup exists then.
+/// [`BackupError::Refused`] when a node does not allow it, [`BackupError::MembersChange`] when the nodes were in several epochs at
+/// each try. No backup exists then.
 ///
 /// # Cancel safety
 /// Dropping the future leaves packs without a manifest, and the nodes drop their cuts within half a minute.
@@ -53,9 +54,7 @@ pub async fn create_exact(
     now: impl Fn() -> SystemTime,
 ) -> Result<Created, BackupError> {
     let begun_millis = millis(now());
-    let topology = Topology::of(client).await?;
-    let mut nodes = Nodes::connect(&topology, connect)?;
-    let upto = take_cut(&topology, &mut nodes, plan).await?;
+    let (topology, mut nodes, upto) = take_cut(client, connect, plan).await?;
     let beating = heartbeat(&nodes, upto);
     let made = read(&topology, &mut nodes, folder, plan, upto, begun_millis, &now).await;
     beating.abort();
@@ -69,32 +68,68 @@ pub async fn create_exact(
     Ok(Created { manifest, packs_new, cuts, away: nodes.away, values_read })
 }
 
-/// Arms and closes the same timestamp on all nodes that answer. Returns it.
-async fn take_cut(topology: &Topology, nodes: &mut Nodes, plan: &Plan) -> Result<u64, BackupError> {
+/// Arms and closes one timestamp on all nodes that answer, in one epoch. Returns it, with the nodes that have closed it and their
+/// placement.
+async fn take_cut(
+    client: &Client,
+    connect: Connect<'_>,
+    plan: &Plan,
+) -> Result<(Topology, Nodes, u64), BackupError> {
     let mut attempt = 1;
     loop {
-        let readings = nodes.readings().await?;
-        topology.check_coverage(&nodes.sources(), &nodes.away)?;
-        // Above whatever any node has stamped by the time at which the last one has armed.
-        let upto = (readings.iter().max().copied().unwrap_or(0) >> 16).saturating_add(1000) << 16 | 0xffff;
-        let arming = nodes.order_all(&format!("arm={upto:016x}&age={}", plan.age_max.as_secs())).await;
-        if let Some(refusal) = arming.refused {
-            nodes.order_all(&format!("drop={upto:016x}")).await;
-            if attempt >= CUTS_MAX {
-                return Err(refusal);
-            }
-            attempt += 1;
-            tokio::time::sleep(PAUSE).await;
-            continue;
+        let topology = Topology::of(client).await?;
+        let mut nodes = Nodes::connect(&topology, connect)?;
+        let failed = match try_cut(&topology, &mut nodes, plan).await? {
+            Ok(upto) => return Ok((topology, nodes, upto)),
+            Err(failed) => failed,
+        };
+        // While members come and go, the nodes that are asked may be the ones of before.
+        let is_lasting = matches!(failed, BackupError::NoCoverage { .. })
+            && Topology::of(client).await?.epoch == topology.epoch;
+        if is_lasting || attempt >= CUTS_MAX {
+            return Err(failed);
         }
+        attempt += 1;
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// Like [`take_cut`], once. The inner error may pass.
+async fn try_cut(
+    topology: &Topology,
+    nodes: &mut Nodes,
+    plan: &Plan,
+) -> Result<Result<u64, BackupError>, BackupError> {
+    let readings = nodes.readings().await?;
+    if let Err(few) = topology.check_coverage(&nodes.sources(), &nodes.away) {
+        return Ok(Err(few));
+    }
+    // Above whatever any node has stamped by the time at which the last one has armed.
+    let upto = (readings.iter().max().copied().unwrap_or(0) >> 16).saturating_add(1000) << 16 | 0xffff;
+    let arming = nodes.order_all(&format!("arm={upto:016x}&age={}", plan.age_max.as_secs())).await;
+    let closed = if let Some(refusal) = arming.refused {
+        Err(refusal)
+    } else {
         // A node that did not arm may overwrite what it had at T: its records do not count.
         nodes.keep(&arming.done);
-        let closing = nodes.order_all(&format!("close={upto:016x}")).await;
+        let mut closing = nodes.order_all(&format!("close={upto:016x}")).await;
+        // A read quorum of this epoch's lists, all of it in this epoch, has what was confirmed in any. In another epoch other
+        // nodes confirm writes.
+        let moved: Vec<u16> = closing
+            .done
+            .extract_if(.., |_, page| !page.is_of(&topology.epoch))
+            .map(|(index, _)| index)
+            .collect();
+        nodes.order(&moved, &format!("drop={upto:016x}")).await;
         nodes.keep(&closing.done);
         nodes.take_digests(&closing);
-        topology.check_coverage(&nodes.sources(), &nodes.away)?;
-        return Ok(upto);
+        let covered = topology.check_coverage(&nodes.sources(), &nodes.away);
+        covered.map_err(|few| if moved.is_empty() { few } else { BackupError::MembersChange })
+    };
+    if closed.is_err() {
+        nodes.order_all(&format!("drop={upto:016x}")).await;
     }
+    Ok(closed.map(|()| upto))
 }
 
 /// Tells the nodes that the cut is still in use, until it is aborted.

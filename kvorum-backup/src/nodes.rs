@@ -70,7 +70,9 @@ impl Topology {
         let bytes = BASE64.decode(&page.preference_lists).map_err(|_| bad())?;
         let (words, rest) = bytes.as_chunks::<2>();
         let words: Vec<u16> = words.iter().map(|word| u16::from_be_bytes(*word)).collect();
-        let is_whole = page.ranks == page.nodes.len() && words.len() == page.ranks << page.partition_bits;
+        // While members come and go there are more of them than a list has.
+        let is_whole = (page.default_from..=page.nodes.len()).contains(&page.ranks)
+            && words.len() == page.ranks << page.partition_bits;
         if !rest.is_empty() || !is_whole || words.iter().any(|index| usize::from(*index) >= page.nodes.len())
         {
             return Err(bad());
@@ -132,7 +134,16 @@ pub(crate) struct Ordered {
 #[derive(Debug, Deserialize)]
 pub(crate) struct CutPage {
     reading: String,
+    /// The epoch in which the node answered; none from an older release, whose members do not change.
+    epoch: Option<String>,
     cut: Option<CutOfPage>,
+}
+
+impl CutPage {
+    /// Whether the node was in `epoch` when it carried out the order.
+    pub(crate) fn is_of(&self, epoch: &str) -> bool {
+        self.epoch.as_ref().is_none_or(|of| of == epoch)
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -192,7 +203,7 @@ impl Nodes {
 
     /// The readings of the nodes' clocks; nodes that do not answer are left out.
     pub(crate) async fn readings(&mut self) -> Result<Vec<u64>, BackupError> {
-        let asked = self.ask_all("/admin/cut", false).await;
+        let asked = self.ask(&self.sources(), "/admin/cut", false).await;
         if let Some(refused) = asked.refused {
             return Err(refused);
         }
@@ -206,12 +217,17 @@ impl Nodes {
 
     /// Orders all nodes to take a step, at once.
     pub(crate) async fn order_all(&self, step: &str) -> Ordered {
-        self.ask_all(&format!("/admin/cut?{step}"), true).await
+        self.order(&self.sources(), step).await
     }
 
-    async fn ask_all(&self, target: &str, is_order: bool) -> Ordered {
+    /// Orders these nodes to take a step, at once.
+    pub(crate) async fn order(&self, indexes: &[u16], step: &str) -> Ordered {
+        self.ask(indexes, &format!("/admin/cut?{step}"), true).await
+    }
+
+    async fn ask(&self, indexes: &[u16], target: &str, is_order: bool) -> Ordered {
         let mut calls = JoinSet::new();
-        for (index, client) in self.each() {
+        for (index, client) in self.each().filter(|(index, _)| indexes.contains(index)) {
             let (client, target) = (client.clone(), target.to_owned());
             calls.spawn(async move {
                 let answer = if is_order { client.order(&target).await } else { client.page(&target).await };
@@ -289,6 +305,23 @@ mod tests {
             [1, 2, 3].map(|id| format!("{{\"id\":\"{id}\",\"url\":\"http://n{id}:1\"}}")).join(",")
         );
         Topology::parse(body.as_bytes()).unwrap()
+    }
+
+    /// While a node joins, the lists that are read have fewer ranks than there are nodes.
+    #[test]
+    fn lists_may_be_shorter_than_the_list_of_nodes() {
+        let lists = BASE64.encode([0, 0, 0, 1]);
+        let page = |ranks: usize, from: usize| {
+            format!(
+                "{{\"epoch\":\"e\",\"token\":{{\"hash\":\"xxh3-64\",\"seed\":\"0000000000000000\"}},\"partition_bits\":0,\"nodes\":[{}],\
+                 \"default_ack\":2,\"default_from\":{from},\"ranks\":{ranks},\"preference_lists\":\"{lists}\"}}",
+                [1, 2, 3].map(|id| format!("{{\"id\":\"{id}\",\"url\":\"http://n{id}:1\"}}")).join(",")
+            )
+        };
+        assert_eq!(Topology::parse(page(2, 2).as_bytes()).unwrap().lists, [[0, 1]]);
+        for (ranks, from) in [(3, 2), (1, 1), (2, 3)] {
+            assert!(Topology::parse(page(ranks, from).as_bytes()).is_err(), "{ranks} {from}");
+        }
     }
 
     /// A backup without a read quorum of some partition is refused.

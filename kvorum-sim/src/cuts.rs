@@ -9,6 +9,7 @@ use crate::seed::Stream;
 use crate::trace::Trace;
 use bytes::Bytes;
 use kvorum_core::{Key, Record, Slot};
+use kvorum_server::canary::{self, Canary};
 use kvorum_server::coordinator::Shared;
 use kvorum_server::replica::CutStep;
 use std::cell::RefCell;
@@ -142,7 +143,7 @@ async fn pause(stream: &mut Stream, max: Duration) {
 }
 
 async fn take(plan: &Plan, cut: CutPlan, stream: &mut Stream, nodes: &Nodes) -> Option<Taken> {
-    let mut order: Vec<u16> = (0..plan.nodes).collect();
+    let mut order: Vec<u16> = (0..plan.machines()).collect();
     stream.shuffle(&mut order);
     let is_left_out: Vec<bool> = order.iter().map(|_| stream.percent(25)).collect();
     let running = order.into_iter().zip(is_left_out).filter_map(|(node, is_left_out)| {
@@ -150,6 +151,9 @@ async fn take(plan: &Plan, cut: CutPlan, stream: &mut Stream, nodes: &Nodes) -> 
         (!is_left_out).then_some(Source { node, shared })
     });
     let mut sources: Vec<Source> = running.collect();
+    // Any node may say which ones there are, in which epoch.
+    let view = sources.first()?.shared.cluster.view();
+    sources.retain(|source| view.has(source.shared.cluster.me()));
     let highest = sources.iter().map(|source| source.shared.cut_reading()).max()?;
     let ahead = crate::millis(cut.ahead);
     let upto = ((highest >> 16) + ahead) << 16 | 0xffff;
@@ -164,7 +168,11 @@ async fn take(plan: &Plan, cut: CutPlan, stream: &mut Stream, nodes: &Nodes) -> 
     sources = Vec::new();
     for source in armed {
         pause(stream, cut.pause_max).await;
-        if source.order(CutStep::Close { upto }).await {
+        let is_closed = source.order(CutStep::Close { upto }).await;
+        // In another epoch other nodes confirm writes.
+        if is_closed
+            && (source.shared.cluster.epoch() == view.epoch() || canary::is(Canary::CutOfSeveralEpochs))
+        {
             sources.push(source);
         }
     }
@@ -172,14 +180,13 @@ async fn take(plan: &Plan, cut: CutPlan, stream: &mut Stream, nodes: &Nodes) -> 
     pause(stream, Duration::from_secs(3)).await;
     let mut taken = Taken { upto, closing, closed, ..Taken::default() };
     // The cluster numbers its nodes by their ids.
-    let (mut cluster, mut indexes) = (None, Vec::new());
+    let mut indexes = Vec::new();
     for source in &sources {
         let read = source.read(upto, nodes).await;
         source.order(CutStep::Drop { upto }).await;
         let Some(read) = read else { continue };
         taken.sources.push(source.node);
         indexes.push(source.shared.cluster.me());
-        cluster = Some(Arc::clone(&source.shared.cluster));
         for (key, record) in read {
             let newest = match taken.records.remove(&key) {
                 Some(known) => known.merge(record),
@@ -188,9 +195,8 @@ async fn take(plan: &Plan, cut: CutPlan, stream: &mut Stream, nodes: &Nodes) -> 
             taken.records.insert(key, newest);
         }
     }
-    let (cluster, default) = (cluster?, plan.default_replicas());
-    let view = cluster.view();
-    let covered = kvorum_core::Partition::all(cluster.partition_bits()).map(|partition| {
+    let default = plan.default_replicas();
+    let covered = kvorum_core::Partition::all(view.configuration().partition_bits).map(|partition| {
         let list = view.preference_list(partition).iter().take(usize::from(default.from));
         let has = |index: &&Slot| indexes.contains(*index);
         list.filter(has).count() >= usize::from(default.ack)

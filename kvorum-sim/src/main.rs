@@ -322,7 +322,8 @@ fn canaries(only: Option<&str>, with: Option<&str>) -> ExitCode {
         Some(canary) => vec![(canary, seeds_of(with))],
         None => noticed.filter(|(canary, _)| only.is_none_or(|only| only == canary.name())).collect(),
     };
-    let asked = if with.is_some() { asked } else { without_caught(asked) };
+    let clean = Clean::default();
+    let asked = if with.is_some() { asked } else { without_caught(asked, &clean) };
     for (canary, seeds) in asked {
         let options = Options { canary: Some(canary.name()), ..Options::default() };
         let caught = Mutex::new(BTreeMap::new());
@@ -339,7 +340,7 @@ fn canaries(only: Option<&str>, with: Option<&str>) -> ExitCode {
         );
         let first = lock().pop_first();
         match first {
-            Some((seed, names)) if is_clean(Seed(seed)) => {
+            Some((seed, names)) if clean.has(Seed(seed)) => {
                 print_caught(*canary, Seed(seed), &names);
                 println!("  to be written into kvorum-sim/seeds-of-canaries.txt: {} {seed}", canary.name());
             }
@@ -358,7 +359,7 @@ fn canaries(only: Option<&str>, with: Option<&str>) -> ExitCode {
 
 /// Those of `asked` that are not caught in the seeds that caught them last: each needs one run with it and one without,
 /// where a search takes up to 80.
-fn without_caught(asked: Vec<(&Canary, Vec<Seed>)>) -> Vec<(&Canary, Vec<Seed>)> {
+fn without_caught<'a>(asked: Vec<(&'a Canary, Vec<Seed>)>, clean: &Clean) -> Vec<(&'a Canary, Vec<Seed>)> {
     let (asked, left) = (Mutex::new(asked.into_iter()), Mutex::new(Vec::new()));
     let next = || asked.lock().unwrap_or_else(PoisonError::into_inner).next();
     thread::scope(|scope| {
@@ -371,7 +372,7 @@ fn without_caught(asked: Vec<(&Canary, Vec<Seed>)>) -> Vec<(&Canary, Vec<Seed>)>
                         batch::run_one(seed, options).tally.broken.into_values().next()
                     });
                     match (known, names) {
-                        (Some(seed), Some(names)) if is_clean(seed) => print_caught(*canary, seed, &names),
+                        (Some(seed), Some(names)) if clean.has(seed) => print_caught(*canary, seed, &names),
                         _ => left.lock().unwrap_or_else(PoisonError::into_inner).push((canary, seeds)),
                     }
                 }
@@ -388,9 +389,21 @@ fn seed_of(canary: Canary) -> Option<Seed> {
     seeds.find_map(|(_, seed)| seed.parse().ok()).map(Seed)
 }
 
-/// Whether `seed` breaks nothing without a canary: one that does proves nothing.
-fn is_clean(seed: Seed) -> bool {
-    batch::run_one(seed, Options::default()).tally.broken.is_empty()
+/// Seeds that were run without a canary, and whether they broke nothing: one that does proves nothing.
+#[derive(Default)]
+struct Clean(Mutex<BTreeMap<u64, bool>>);
+
+impl Clean {
+    /// Whether `seed` breaks nothing without a canary. Several canaries are caught in one seed, so it is run once for all of them.
+    fn has(&self, seed: Seed) -> bool {
+        let known = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(is_clean) = known().get(&seed.0) {
+            return *is_clean;
+        }
+        let is_clean = batch::run_one(seed, Options::default()).tally.broken.is_empty();
+        known().insert(seed.0, is_clean);
+        is_clean
+    }
 }
 
 fn print_caught(canary: Canary, seed: Seed, names: &[String]) {

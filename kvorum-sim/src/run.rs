@@ -110,6 +110,7 @@ fn run_one(
         load: Rc::clone(&load),
         members: (0..plan.nodes).collect(),
         newest: 0,
+        newest_at: Duration::ZERO,
         is_joint: false,
         is_marked: false,
         hint_bytes_max: hint_bytes_max()?,
@@ -153,6 +154,9 @@ fn run_one(
 /// The node's default `request-timeout`, which every plan uses.
 const DEADLINE: Duration = Duration::from_secs(1);
 
+/// How long a step of a change may take, when all faults have ended, until its operator gives it up.
+const STANDS_STILL: Duration = Duration::from_secs(15);
+
 fn hint_bytes_max() -> Result<u64, config::ConfigError> {
     let flags = std::collections::BTreeMap::new();
     Ok(config::resolve(&flags, &std::collections::BTreeMap::new(), None)?.0.hints.bytes_max)
@@ -163,9 +167,10 @@ struct Director<'a> {
     nodes: Nodes,
     cluster: Cluster<'a>,
     load: Rc<Load>,
-    /// The members of the newest configuration that a node has been seen with, and its epoch.
+    /// The members of the newest configuration that a node has been seen with, its epoch, and when it was seen first.
     members: BTreeSet<u16>,
     newest: u64,
+    newest_at: Duration,
     /// Whether a change was under way then.
     is_joint: bool,
     /// Whether a member was marked as lacking records in that configuration.
@@ -295,11 +300,13 @@ impl Director<'_> {
         }
     }
 
-    /// Has an operator name the store of a member that waits for it, where there is one.
+    /// Has an operator name the store of a member that waits for it, where there is one. A change that stands still for want of it is
+    /// cancelled first: it waits for a member that had not heard of it when its disk was lost.
     fn name_lost_stores(&self) {
         let waits = |node: &&u16| self.nodes.get(**node).is_none();
-        let is_needed =
-            self.plan.spares > 0 && !self.is_joint && self.members.iter().any(|node| waits(&node));
+        let stands_still = self.cluster.elapsed() > self.newest_at + STANDS_STILL;
+        let may_be_named = !self.is_joint || stands_still;
+        let is_needed = self.plan.spares > 0 && may_be_named && self.members.iter().any(|node| waits(&node));
         if let Some(other) = self.members.iter().find(|node| !waits(node)).filter(|_| is_needed) {
             self.cluster.name_lost_stores(*other);
         }
@@ -312,7 +319,7 @@ impl Director<'_> {
             machines.clone().filter_map(|node| Some((node, self.nodes.get(node)?.shared()?.cluster.view())));
         let Some((_, view)) = running.max_by_key(|(_, view)| view.epoch().0) else { return };
         if view.epoch().0 > self.newest {
-            self.newest = view.epoch().0;
+            (self.newest, self.newest_at) = (view.epoch().0, at);
             self.is_joint = view.is_joint();
             let urls: BTreeSet<&str> = view
                 .configuration()

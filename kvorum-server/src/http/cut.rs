@@ -10,6 +10,7 @@ use super::handler::ThreadState;
 use super::instant;
 use super::range::{RangeBody, RangeFormat, RangeSource, Reader};
 use super::target::{TargetError, digits, parameters, parse_key, set, unknown};
+use super::topology;
 use crate::coordinator::{CoordinatorError, CutError, Shared};
 use crate::replica::{CutReader, CutStep, CutView, ReplicaError};
 use base64::Engine as _;
@@ -162,6 +163,7 @@ fn answer(shared: &Shared) -> Response<ReplyBody> {
     });
     let body = serde_json::json!({
         "node": shared.cluster.me().0,
+        "epoch": topology::epoch(&shared.cluster),
         "reading": format!("{:016x}", shared.cut_reading()),
         "cut": cut,
     });
@@ -229,7 +231,8 @@ impl CutRows {
             let me = self.shared.cluster.me();
             let view = self.shared.cluster.view();
             let list = view.preference_list(partition);
-            let sends_value = self.sources.as_ref().is_none_or(|sources| sender(list, sources) == Some(me));
+            let sends_value =
+                self.sources.as_ref().is_none_or(|sources| sender(list, view.slots(), sources) == Some(me));
             let sends_value = sends_value && record.version.clock() > self.known;
             render(&mut lines, &key, &record, sends_value);
             rendered.push(lines.split().freeze());
@@ -243,9 +246,13 @@ fn is_wanted(bits: &[u8], partition: u16) -> bool {
     byte << (partition % 8) & 0x80 != 0
 }
 
-/// The node that sends the values of a partition: its best replica among `sources`.
-fn sender(list: &[Slot], sources: &[u16]) -> Option<Slot> {
-    list.iter().find(|index| sources.binary_search(&index.0).is_ok()).copied()
+/// The node that sends the values of a partition: its best replica among `sources`, which are places in `members`.
+///
+/// If members have changed since, it may be none, or one without the record: the caller then asks for the value.
+fn sender(list: &[Slot], members: &[Slot], sources: &[u16]) -> Option<Slot> {
+    let place = |slot: &Slot| members.binary_search(slot).ok().and_then(|place| u16::try_from(place).ok());
+    let takes_part = |slot: &&Slot| place(slot).is_some_and(|place| sources.binary_search(&place).is_ok());
+    list.iter().find(takes_part).copied()
 }
 
 /// A line: the version that decides, the version that clients see where it is another one, and the value, unless another
@@ -326,9 +333,13 @@ mod tests {
     /// Exactly one of the nodes that take part sends a value.
     #[test]
     fn the_best_replica_that_takes_part_sends_the_value() {
-        let list = [3, 1, 0, 2].map(Slot);
-        assert_eq!(sender(&list, &[0, 1, 2]), Some(Slot(1)));
-        assert_eq!(sender(&list, &[2]), Some(Slot(2)));
-        assert_eq!(sender(&list, &[]), None);
+        let (list, members) = ([3, 1, 0, 2].map(Slot), [0, 1, 2, 3].map(Slot));
+        assert_eq!(sender(&list, &members, &[0, 1, 2]), Some(Slot(1)));
+        assert_eq!(sender(&list, &members, &[2]), Some(Slot(2)));
+        assert_eq!(sender(&list, &members, &[]), None);
+        // Where members have left, places and slots differ.
+        let (list, members) = ([7, 4, 2].map(Slot), [2, 4, 7].map(Slot));
+        assert_eq!(sender(&list, &members, &[0, 1, 2]), Some(Slot(7)));
+        assert_eq!(sender(&list, &members, &[0, 1]), Some(Slot(4)));
     }
 }

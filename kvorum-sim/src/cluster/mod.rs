@@ -140,7 +140,7 @@ impl Cluster<'_> {
         self.machines.get(usize::from(node)).map(|machine| &machine.engine)
     }
 
-    /// Has an operator at `node` name the store of a member that lost its disk, if one waits for it.
+    /// Has an operator at `node` name the store of a member that lost its disk, if one waits for it; or cancel the change under way.
     pub fn name_lost_stores(&self, node: u16) {
         self.order(node, Order::Change { choice: ONLY_STORES });
     }

@@ -28,7 +28,6 @@ pub(super) fn come_and_go(plan: &mut Plan, stream: &mut Stream) {
     plan.spares = stream.between_u16(1, 2);
     plan.length = plan.length.max(LENGTH_MIN);
     plan.settle += SETTLE;
-    plan.cuts.clear();
     plan.clocks.extend((0..plan.spares).map(|_| {
         let drift_ppm = i32::try_from(super::signed(stream, 50)).unwrap_or(0);
         ClockPlan { offset_millis: super::signed(stream, 10), drift_ppm }

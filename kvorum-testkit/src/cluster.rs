@@ -255,9 +255,10 @@ impl Cluster {
         assert!(status.success(), "node {index} ended with {status}:\n{}", self.log(index));
     }
 
-    /// Pauses the node.
+    /// Pauses the node: when this returns, it runs no more.
+    #[track_caller]
     pub fn pause(&self, index: usize) {
-        self.process(index).signal(libc::SIGSTOP);
+        self.process(index).pause();
     }
 
     /// Resumes a paused node.

@@ -168,6 +168,20 @@ impl Process {
         rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), signal).unwrap();
     }
 
+    /// Pauses it (SIGSTOP), and returns once all its threads have stopped: on busy processors some still run for a moment, and answer.
+    #[track_caller]
+    pub fn pause(&self) {
+        self.signal(libc::SIGSTOP);
+        let tasks = format!("/proc/{}/task", self.child.id());
+        wait_until("the process has stopped", || {
+            std::fs::read_dir(&tasks).unwrap().all(|task| {
+                // A thread that has ended meanwhile has no file. Its name, in parentheses, may be anything.
+                let stat = std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap_or_default();
+                stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['T', 't', 'Z', 'X']))
+            })
+        });
+    }
+
     /// Tells it to end (SIGTERM), unless it has ended, and returns its exit status.
     #[track_caller]
     pub fn terminate(&mut self) -> ExitStatus {

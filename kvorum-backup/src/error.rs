@@ -61,7 +61,7 @@ pub enum BackupError {
         /// The nodes that do not take part.
         away: Vec<String>,
     },
-    /// Members of the cluster came or went each time: the nodes took the cut in several epochs.
+    /// Members of the cluster came or went meanwhile: too few nodes closed the cut in one epoch.
     MembersChange,
     /// A node has a record above the timestamp that was written before the cut was armed: its writer's clock was ahead, and
     /// it is away.

@@ -41,8 +41,8 @@ pub type Connect<'a> = &'a dyn Fn(&str) -> Result<Client, Error>;
 ///
 /// # Errors
 /// [`BackupError::NoCoverage`] when the nodes that answer are no read quorum of some partition,
-/// [`BackupError::Refused`] when a node does not allow it, [`BackupError::MembersChange`] when the nodes were in several epochs at
-/// each try. No backup exists then.
+/// [`BackupError::Refused`] when a node does not allow it, [`BackupError::MembersChange`] when the nodes closed in several epochs at
+/// the last try. No backup exists then.
 ///
 /// # Cancel safety
 /// Dropping the future leaves packs without a manifest, and the nodes drop their cuts within half a minute.
@@ -83,7 +83,7 @@ async fn take_cut(
             Ok(upto) => return Ok((topology, nodes, upto)),
             Err(failed) => failed,
         };
-        // While members come and go, the nodes that are asked may be the ones of before.
+        // If members have changed since the lists were read, other nodes must be asked.
         let is_lasting = matches!(failed, BackupError::NoCoverage { .. })
             && Topology::of(client).await?.epoch == topology.epoch;
         if is_lasting || attempt >= CUTS_MAX {
@@ -113,8 +113,7 @@ async fn try_cut(
         // A node that did not arm may overwrite what it had at T: its records do not count.
         nodes.keep(&arming.done);
         let mut closing = nodes.order_all(&format!("close={upto:016x}")).await;
-        // A read quorum of this epoch's lists, all of it in this epoch, has what was confirmed in any. In another epoch other
-        // nodes confirm writes.
+        // In another epoch other nodes may confirm writes. So only nodes count that closed in the epoch of the lists (docs/dev/cuts.md).
         let moved: Vec<u16> = closing
             .done
             .extract_if(.., |_, page| !page.is_of(&topology.epoch))

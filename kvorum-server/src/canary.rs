@@ -212,10 +212,11 @@ impl Canary {
     /// ever read from it. A new member that counts as silent shows where a write to all replicas meets its mark and no fault excuses
     /// that: of the seeds that once failed, 2431231459 notices it. A request that is not confirmed, and a record that a marked member
     /// keeps to itself, need a client at that very member in the second between the mark and its return; the model finds both. A store
-    /// that joins and counts late delays requests, which ask it again, but fails none. A replica that forgets at an epoch what it
-    /// remembered lets a write end as unknown where a rival overtakes it, as documented. The row of a former owner comes back only if
-    /// its tombstone is purged in the two seconds before the row is dropped: plans of earlier days met that. Tests of units show both.
-    /// A cut of several epochs misses a write only if a change ends between two closings, and its new owners confirm one meanwhile.
+    /// that joins and counts late delays requests, which ask it again, but fails none. If a replica forgets at an epoch what it
+    /// remembered, a write may end as unknown where a rival overtakes it; that is documented, so the oracle excuses it. The row of a
+    /// former owner comes back only if its tombstone is purged in the two seconds before the row is dropped; earlier plans met that.
+    /// Tests of units show both. A cut of several epochs misses a write only if a change ends between two closings, and the new
+    /// owners confirm a write in that moment.
     pub const UNNOTICED: &[Self] = &[
         Self::BatchOutlivesEpoch,
         Self::CutBelievesAnyTimestamp,

@@ -249,7 +249,8 @@ async fn change_members(
     coordinator.changes().apply(planned.base()).await.map_err(|error| error.to_string())
 }
 
-/// The choice of an order that only names the store of a member that lost its disk, or turns a change round (it is a multiple of 3).
+/// The choice of an order that only names the store of a member that lost its disk. It is a multiple of 3: while a change is under
+/// way, it turns the change round.
 pub const ONLY_STORES: u64 = u64::MAX;
 
 /// The change that `choice` stands for, or another one where that is not possible.

@@ -154,7 +154,7 @@ fn run_one(
 /// The node's default `request-timeout`, which every plan uses.
 const DEADLINE: Duration = Duration::from_secs(1);
 
-/// How long a step of a change may take, when all faults have ended, until its operator gives it up.
+/// How long a step of a change may take once all faults have ended. Then its operator gives it up.
 const STANDS_STILL: Duration = Duration::from_secs(15);
 
 fn hint_bytes_max() -> Result<u64, config::ConfigError> {
@@ -300,8 +300,8 @@ impl Director<'_> {
         }
     }
 
-    /// Has an operator name the store of a member that waits for it, where there is one. A change that stands still for want of it is
-    /// cancelled first: it waits for a member that had not heard of it when its disk was lost.
+    /// Has an operator name the store of a member that waits for that. No store is named while a change is under way. If the change
+    /// stands still, the operator cancels it first: it may wait for that very member.
     fn name_lost_stores(&self) {
         let waits = |node: &&u16| self.nodes.get(**node).is_none();
         let stands_still = self.cluster.elapsed() > self.newest_at + STANDS_STILL;

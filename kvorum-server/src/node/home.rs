@@ -115,9 +115,8 @@ pub(super) fn check_home(
     }
 }
 
-/// Sets the damaged store of `engine` aside. The empty one in its place gets the configurations that the cluster has decided, as far as
-/// they can be read: the members of `listed` that it would ask for them may all have left since. It gets neither the identity nor
-/// the promises of the damaged store.
+/// Sets the damaged store of `engine` aside. If all decided configurations can be read, the empty one in its place gets them: the nodes
+/// of `listed`, which it would ask for them, may have left the cluster. It gets neither the identity nor the promises.
 ///
 /// # Errors
 /// The store is not replaced, or lacks the configurations.
@@ -136,8 +135,8 @@ pub(super) fn replace_damaged(
     engine.commit(decided.into_iter().map(put).collect(), Durability::Synced)
 }
 
-/// The rows of the configurations in the damaged store of `engine`; none where they cannot be read, or did not begin with the
-/// nodes of `listed`.
+/// The rows of the configurations in the damaged store of `engine`; none if one cannot be read, or if they did not begin with
+/// the nodes of `listed`.
 fn decided(engine: &dyn Engine, listed: Option<&Topology>) -> Vec<(Bytes, Bytes)> {
     let configurations = Chain::adopted(engine).unwrap_or_default();
     let Some(first) = configurations.first() else { return Vec::new() };

@@ -35,7 +35,7 @@ pub(super) struct Joining<'a> {
     pub(super) url: &'a str,
     /// The URLs of the members to ask: [`members_to_ask`].
     pub(super) members: &'a [String],
-    /// The cluster of the damaged store in place of which this one began, if there was one.
+    /// The cluster that a damaged store was of, if this store replaced one.
     pub(super) known: Option<ClusterId>,
     pub(super) cluster_name: &'a str,
     /// The zone and weight that it says, for the plan.
@@ -48,8 +48,8 @@ pub(super) struct Joining<'a> {
     pub(super) connector: &'a Rc<dyn Connector>,
 }
 
-/// The members that a node asks which was started with `--join` and `joins`: those, and the ones that `chain` ends with, which a
-/// damaged store has left. Those of `--join` may have left the cluster since.
+/// Whom the node at `url` asks: the members `joins` of its `--join`, which may have left the cluster, and those that `chain` ends
+/// with. A damaged store leaves its chain to the one that replaces it.
 pub(super) fn members_to_ask(joins: &[String], url: &str, chain: &Chain) -> Vec<String> {
     let last = chain.configurations.last().into_iter().flat_map(|last| &last.members);
     let others = last.map(|member| &member.url).filter(|other| *other != url && !joins.contains(other));

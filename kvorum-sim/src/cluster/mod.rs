@@ -339,7 +339,8 @@ impl Cluster<'_> {
             }
             Fault::Wipe { node } => {
                 self.lose(*node, LossKind::Wiped, Duration::ZERO);
-                // An operator names present members where too few of its list are left: it would be long in believing their id.
+                // If too few nodes of its list are left, it would wait long before it believes their cluster id: the operator names
+                // present members.
                 let is_left = |other: &u16| {
                     other != node && !self.removed.contains(other) && !self.waiting.contains(other)
                 };

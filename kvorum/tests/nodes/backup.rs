@@ -584,8 +584,9 @@ fn assert_exact(folder: &Path, written: &[Vec<String>]) {
         assert!(record.version[..16] <= upto[..], "{record:?} {upto}");
         let number: usize = String::from_utf8(record.value.to_vec()).unwrap().parse().unwrap();
         let is_last = number + 1 == acknowledged && record.version == versions[number];
-        // Of a write that is under way when the nodes close, the record may be in it that its ballot leaves behind; or none, though its
-        // client is told of a version from before. Then it was stamped after the clocks were read, a second below the instant.
+        // A write may be under way when the nodes close. Then its first record may be in the backup, though its ballot leaves it behind. Or
+        // nothing of it is, though its client is told of a version below the instant. That version was stamped after the clocks
+        // were read, so at most a second below.
         let millis = |version: &str| u64::from_str_radix(&version[..12], 16).unwrap();
         let is_late = |version: &String| millis(version) + 1000 >= millis(&upto);
         let is_under_way = number == acknowledged && !versions.contains(&record.version)

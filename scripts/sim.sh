@@ -10,7 +10,7 @@ from=${1:-$(git rev-parse HEAD 2>/dev/null || echo no-commit)}
 cargo test --workspace --locked --test determinism --no-run || exit 1
 sim=${CARGO_TARGET_DIR:-target}/debug/kvorum-sim
 result=0
-"$sim" ci --seeds "${SEEDS:-240}" --from "$from" || result=1
+"$sim" ci --seeds "${SEEDS:-120}" --from "$from" || result=1
 "$sim" canaries || result=1
 [ $result -eq 0 ] || echo "FAILED: see above"
 exit $result

@@ -4,7 +4,8 @@
 //! [`cluster`]. [`http`] is the raw client. [`session`] and [`load`] are clients that record what they did, and
 //! [`history`] decides whether the results keep the contract. [`disk`] and [`net`] break what is below the nodes.
 //!
-//! Every wait has a bound; one that exceeds it fails with the nodes' logs in the text.
+//! Every wait has a bound; one that exceeds it fails with the nodes' logs in the text. A process that lives longer than any test is
+//! killed.
 
 #![allow(
     clippy::unwrap_used,
@@ -28,9 +29,11 @@ pub mod net;
 pub mod node;
 pub mod process;
 pub mod session;
+mod watchdog;
 
 use kvorum_core::Version;
 use std::fmt::Write as _;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// The longest wait for an event that should happen at once.
@@ -52,6 +55,16 @@ pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     while !is_so() {
         assert!(begun.elapsed() < PATIENCE, "waited too long until {what}");
         std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Raises a flag when dropped, also by a failed assertion. A scope waits for its threads: one that goes on until a flag is raised
+/// would never end, and the test would hang instead of failing.
+pub struct RaiseOnDrop<'a>(pub &'a AtomicBool);
+
+impl Drop for RaiseOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
     }
 }
 

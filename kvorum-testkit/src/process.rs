@@ -20,6 +20,7 @@ pub fn program() -> PathBuf {
 
 /// The program with these arguments, and none of the caller's `KVORUM_*` variables.
 pub fn kvorum(arguments: &[&str]) -> Command {
+    crate::watchdog::watch();
     let mut command = Command::new(program());
     remove_settings(&mut command);
     command.args(arguments);

@@ -228,14 +228,6 @@ fn go_reads_pprof_files() {
     assert!(text.contains("64MB") && text.contains("known_allocation"), "{text}");
 }
 
-struct SetWhenDropped<'a>(&'a AtomicBool);
-
-impl Drop for SetWhenDropped<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 /// Goal: the program itself can be profiled, by HTTP and by its command. Method: a node under writes from a
 /// connection; each event and format is requested once, and shows the work of such a node.
 #[test]
@@ -251,7 +243,7 @@ fn node_is_profiled() {
             }
         });
         // Also when an assertion fails: the scope waits for the writer.
-        let _end = SetWhenDropped(&is_over);
+        let _end = kvorum_testkit::RaiseOnDrop(&is_over);
         let ask = |query: &str| node.request("GET", &format!("/debug/profile?seconds=2&{query}"));
         let check = |query: &str, content_type: &str, expect: &[&str]| {
             let answer = ask(query);

@@ -3,8 +3,9 @@
 pub mod alone;
 pub mod cluster;
 
+use crate::RaiseOnDrop;
 use crate::history::History;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::thread;
 
 /// Runs `count` clients for as long as `during` runs, and returns their operations. A client ends when its flag is
@@ -19,7 +20,7 @@ fn run_clients(
     thread::scope(|scope| {
         let (stop, client) = (&stop, &client);
         let clients: Vec<_> = (0..count).map(|index| scope.spawn(move || client(index, stop))).collect();
-        let stopping = Stop(stop);
+        let stopping = RaiseOnDrop(stop);
         during();
         drop(stopping);
         for client in clients {
@@ -27,13 +28,4 @@ fn run_clients(
         }
     });
     history
-}
-
-/// Stops the clients when it is dropped, also by a failed assertion: a scope waits for its threads.
-struct Stop<'a>(&'a AtomicBool);
-
-impl Drop for Stop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }

@@ -535,13 +535,6 @@ fn backup_goes_on_without_a_node_but_not_without_a_quorum() {
 
 /// What each of six writers was answered: it overwrites its key with rising numbers, at a node of `nodes`, while `meanwhile` runs.
 fn written_while(cluster: &Cluster, nodes: &[usize], meanwhile: impl FnOnce()) -> Vec<Vec<String>> {
-    /// Ends the writers, also where `meanwhile` panics.
-    struct End<'a>(&'a AtomicBool);
-    impl Drop for End<'_> {
-        fn drop(&mut self) {
-            self.0.store(true, Ordering::Relaxed);
-        }
-    }
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
         let write = |writer: usize| {
@@ -556,7 +549,7 @@ fn written_while(cluster: &Cluster, nodes: &[usize], meanwhile: impl FnOnce()) -
             versions
         };
         let writers: Vec<_> = (0..6).map(|writer| scope.spawn(move || write(writer))).collect();
-        let end = End(&is_over);
+        let end = kvorum_testkit::RaiseOnDrop(&is_over);
         thread::sleep(Duration::from_millis(500));
         meanwhile();
         thread::sleep(Duration::from_millis(500));

@@ -15,7 +15,8 @@ const QUORUMS: Class = Class::default(2, 3);
 const ALL: Class = Class::new("all", (3, 3), (2, 3));
 /// Small memtables, so that a test's data is in tables, and frequent scrubs, which find damage in records
 /// that no request reads.
-const SMALL: &[&str] = &["--memory-budget", "16MiB", "--durability", "os", "--scrub-interval", "1s"];
+const SMALL: &[&str] =
+    &["--memory-budget", "16MiB", "--durability", "os", "--scrub-interval", "1s", "--request-timeout", "10s"];
 
 fn key(number: u32) -> Vec<u8> {
     format!("key-{number:05}").into_bytes()

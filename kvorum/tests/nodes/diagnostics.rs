@@ -303,15 +303,6 @@ fn cluster_that_loses(part: Part) -> Cluster {
     cluster
 }
 
-/// Marks a test as over when dropped, however it ends.
-struct Over<'a>(&'a AtomicBool);
-
-impl Drop for Over<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::SeqCst);
-    }
-}
-
 /// Tests `parts`, a few at a time.
 fn for_each_part<'a>(parts: impl Iterator<Item = &'a Part>, test: impl Fn(Part) + Copy + Send) {
     let parts: Vec<Part> = parts.copied().collect();
@@ -367,7 +358,7 @@ fn parts_that_cannot_be_started_again_end_the_process() {
                     thread::sleep(Duration::from_millis(20));
                 }
             });
-            let _over = Over(&is_over);
+            let _over = kvorum_testkit::RaiseOnDrop(&is_over);
             let mut turn = 0;
             wait_until(&format!("the process ends: {}", part.name()), || {
                 turn += 1;

@@ -112,6 +112,7 @@ fn overload_passes() {
                 session.history
             })
         });
+        let over = kvorum_testkit::RaiseOnDrop(&stop);
         let begun = Instant::now();
         while begun.elapsed() < Duration::from_secs(4) {
             let asked = Instant::now();
@@ -120,7 +121,7 @@ fn overload_passes() {
             slowest = slowest.max(asked.elapsed());
             thread::sleep(Duration::from_millis(50));
         }
-        stop.store(true, Ordering::Relaxed);
+        drop(over);
         flood.join().unwrap()
     });
     let begun = Instant::now();

@@ -135,8 +135,7 @@ fn a_cluster_is_upgraded_node_by_node_and_back() {
                 scope.spawn(move || work(number, addresses, done))
             })
             .collect();
-        // The writers end also if a check fails here.
-        let _stop = Stop(&done.stop);
+        let stop = kvorum_testkit::RaiseOnDrop(&done.stop);
         let mut newest = [7; 3];
         do_all(&cluster, newest, "7");
         for (step, (node, protocol)) in
@@ -154,7 +153,7 @@ fn a_cluster_is_upgraded_node_by_node_and_back() {
                 name_stores(&cluster);
             }
         }
-        done.stop.store(true, Ordering::Relaxed);
+        drop(stop);
         for writer in writers {
             writer.join().unwrap();
         }
@@ -164,13 +163,4 @@ fn a_cluster_is_upgraded_node_by_node_and_back() {
     let (counted, unknown) = (done.counted.load(Ordering::Relaxed), done.unknown.load(Ordering::Relaxed));
     assert!((counted..=counted + unknown).contains(&count), "{count} of {counted} and {unknown} unknown");
     assert!(counted > unknown, "{counted} and {unknown} unknown");
-}
-
-/// Tells the load to stop, at the latest when dropped.
-struct Stop<'a>(&'a AtomicBool);
-
-impl Drop for Stop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }

@@ -566,9 +566,9 @@ fn recorded_handshakes_open_nothing() {
                 }
             });
         }
+        let _over = kvorum_testkit::RaiseOnDrop(&is_over);
         cluster.start_node(1);
         cluster.wait_until_connected();
-        is_over.store(true, Ordering::Relaxed);
     });
     wait_until("the unfinished handshakes are gone", || {
         let open = cluster.metric(0, "kvorum_connections_open");

@@ -93,7 +93,7 @@ struct Source {
 
 impl Source {
     async fn order(&self, step: CutStep) -> bool {
-        matches!(tokio::time::timeout(STEP_MAX, self.shared.take_cut_step(step)).await, Ok(Ok(())))
+        matches!(tokio::time::timeout(STEP_MAX, self.shared.background.cuts.take(step)).await, Ok(Ok(())))
     }
 
     /// Whether its cut has closed.
@@ -154,7 +154,7 @@ async fn take(plan: &Plan, cut: CutPlan, stream: &mut Stream, nodes: &Nodes) -> 
     // Any node may say which ones there are, in which epoch.
     let view = sources.first()?.shared.cluster.view();
     sources.retain(|source| view.has(source.shared.cluster.me()));
-    let highest = sources.iter().map(|source| source.shared.cut_reading()).max()?;
+    let highest = sources.iter().map(|source| source.shared.background.cuts.reading()).max()?;
     let ahead = crate::millis(cut.ahead);
     let upto = ((highest >> 16) + ahead) << 16 | 0xffff;
     let (mut armed, mut closing) = (Vec::new(), now());

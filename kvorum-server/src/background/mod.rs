@@ -9,6 +9,7 @@
 //! | [`tombstone_gc`] | finds up to where all nodes agree, and purges tombstones below |
 //! | [`repair_damage`] | scans the store for corruption, fetches damaged records, sets a damaged store aside |
 //! | [`driver`] | takes the steps of a change of members |
+//! | [`cuts`] | takes the steps of a cut, for exact backups |
 //! | [`repair_on_demand`] | does at once what an operator asks for |
 //!
 //! Each is a struct with its own state, which the loop in [`worker`] runs. What a service shows to others is in
@@ -17,6 +18,7 @@
 
 pub(crate) mod anti_entropy;
 mod catch_up;
+mod cuts;
 mod driver;
 pub(crate) mod heartbeat;
 pub(crate) mod hinted_handoff;
@@ -32,6 +34,7 @@ pub(crate) mod workers;
 
 pub use anti_entropy::Comparisons;
 pub use anti_entropy::bulk::Transferring;
+pub use cuts::{CutError, Cuts};
 pub use driver::Steps;
 pub use hinted_handoff::Handoff;
 pub use membership::Membership;
@@ -78,6 +81,8 @@ pub struct Background {
     pub handoff: Handoff,
     /// What a change of members waits for.
     pub steps: Steps,
+    /// Cuts of the store, for backups.
+    pub cuts: Cuts,
     /// Counters of the scrub and of replaced stores.
     pub damage_repair: Arc<DamageRepair>,
     /// Rounds of all nodes, and the purge of dead rows.
@@ -137,6 +142,12 @@ impl Background {
             making_cluster_id: tokio::sync::Mutex::default(),
             is_undecided_told: AtomicBool::new(false),
         };
+        let cuts = Cuts {
+            cluster: Arc::clone(cluster),
+            timestamps: Arc::clone(timestamps),
+            stamps: Arc::clone(stamps),
+            replica: replica.clone(),
+        };
         let progress = Arc::clone(&anti_entropy.progress);
         let (cluster, clock) = (Arc::clone(cluster), Arc::clone(clock));
         let away_after = settings.upkeep.away_after;
@@ -149,6 +160,7 @@ impl Background {
             anti_entropy,
             handoff: Handoff::new(Arc::clone(&cluster), hints.clone()),
             steps,
+            cuts,
             damage_repair,
             tombstone_gc,
             pace: RateLimit::new(Arc::clone(&clock), settings.upkeep.repair_rate),

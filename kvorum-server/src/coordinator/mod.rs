@@ -14,7 +14,6 @@ mod ballot;
 pub(crate) mod calls;
 mod changes;
 mod confirm;
-mod cut;
 mod edit;
 mod explain;
 mod gauges;
@@ -33,7 +32,6 @@ mod write;
 pub use ballot::{Decided, Edited};
 pub use calls::Cause;
 pub use changes::{ApplyPlanError, Changes, PlanningError, ProposeError, Silent};
-pub use cut::CutError;
 pub use edit::{APPENDED_BYTES_MAX, Edit};
 pub use explain::{Explained, Explanation, HeldPromise, HeldRecord};
 pub use gauges::{Gauges, LinkGauge, PeerStatus};
@@ -303,6 +301,14 @@ pub struct CoordinatorMetrics {
     pub applied: [AtomicU64; ApplyKind::COUNT],
 }
 
+impl CoordinatorMetrics {
+    fn count_applied(&self, cause: ApplyKind) {
+        if let Some(count) = self.applied.get(cause.index()) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
 /// The state that the threads' coordinators share.
 pub struct Shared {
     /// The nodes and the placement of keys.
@@ -538,12 +544,6 @@ impl Shared {
         match self.settings.factor {
             ReplicationFactor::Count(count) => count.max(1),
             ReplicationFactor::All => u16::try_from(NODES_MAX).unwrap_or(u16::MAX),
-        }
-    }
-
-    fn count_applied(&self, cause: ApplyKind) {
-        if let Some(count) = self.metrics.applied.get(cause.index()) {
-            count.fetch_add(1, Ordering::Relaxed);
         }
     }
 }

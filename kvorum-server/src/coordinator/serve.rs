@@ -346,7 +346,7 @@ async fn configurations(shared: Arc<Shared>, index: Option<Slot>, theirs: Instan
 
 async fn apply(shared: Arc<Shared>, key: Key, record: Record, kind: ApplyKind, epoch: Epoch) -> Reply {
     shared.stamps.observe(record.version);
-    shared.count_applied(kind);
+    shared.metrics.count_applied(kind);
     match kind {
         ApplyKind::Write | ApplyKind::Ballot => shared.background.pace.note_request(),
         ApplyKind::Hint => shared.background.pace.hold(charged_hint(&key, &record)).await,

@@ -11,7 +11,8 @@ use super::instant;
 use super::range::{RangeBody, RangeFormat, RangeSource, Reader};
 use super::target::{TargetError, digits, parameters, parse_key, set, unknown};
 use super::topology;
-use crate::coordinator::{CoordinatorError, CutError, Shared};
+use crate::background::CutError;
+use crate::coordinator::{CoordinatorError, Shared};
 use crate::replica::{CutReader, CutStep, CutView, ReplicaError};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -128,7 +129,7 @@ pub(super) async fn order<B>(
 ) -> Result<Response<ReplyBody>, Failure> {
     let step = parse_step(request.uri().query())?;
     let shared = Arc::clone(state.coordinator()?.shared());
-    shared.take_cut_step(step).await.map_err(|error| match error {
+    shared.background.cuts.take(step).await.map_err(|error| match error {
         CutError::Reached => Failure::cut("the timestamp has been reached here: choose a later one"),
         CutError::ClockOff => {
             Failure::cut("this node's clock may be wrong: wait until a majority confirms it")
@@ -164,7 +165,7 @@ fn answer(shared: &Shared) -> Response<ReplyBody> {
     let body = serde_json::json!({
         "node": shared.cluster.me().0,
         "epoch": topology::epoch(&shared.cluster),
-        "reading": format!("{:016x}", shared.cut_reading()),
+        "reading": format!("{:016x}", shared.background.cuts.reading()),
         "cut": cut,
     });
     let mut response = Response::new(ReplyBody::full(Bytes::from(format!("{body}\n"))));

@@ -1,9 +1,20 @@
 //! The steps of a cut, as the program that makes a backup orders them of this node.
 
-use super::Shared;
 use crate::canary::{self, Canary};
-use crate::replica::{CutStep, ReplicaError};
+use crate::clock::TimestampBound;
+use crate::cluster::Cluster;
+use crate::coordinator::Stamps;
+use crate::replica::{CutStep, Replica, ReplicaError};
 use kvorum_core::Version;
+use std::sync::Arc;
+
+/// Takes cuts of this node's store.
+pub struct Cuts {
+    pub(super) cluster: Arc<Cluster>,
+    pub(super) timestamps: Arc<TimestampBound>,
+    pub(super) stamps: Arc<Stamps>,
+    pub(super) replica: Replica,
+}
 
 /// Why a step of a cut was not taken.
 #[derive(Debug)]
@@ -28,9 +39,9 @@ impl From<ReplicaError> for CutError {
     }
 }
 
-impl Shared {
+impl Cuts {
     /// A timestamp below every later stamp of this node; a cut must be above it.
-    pub fn cut_reading(&self) -> u64 {
+    pub fn reading(&self) -> u64 {
         self.stamps.reading()
     }
 
@@ -38,7 +49,7 @@ impl Shared {
     ///
     /// # Errors
     /// The step was not taken.
-    pub async fn take_cut_step(&self, step: CutStep) -> Result<(), CutError> {
+    pub async fn take(&self, step: CutStep) -> Result<(), CutError> {
         let is_drop = matches!(step, CutStep::Drop { .. });
         let is_trusted = !self.timestamps.stands_down() || canary::is(Canary::CutBelievesAnyTimestamp);
         if !is_drop && !is_trusted {

@@ -106,6 +106,11 @@ class Faults(members.Run):
         change = state and state["change"]
         return "stable" if not change else "J1" if change["reads"] == "old" else "J2"
 
+    def has_heard(self, number, watch):
+        """Whether a member works with the configuration of now, as another one has heard."""
+        state, url = self.state(watch), self.nodes.url(number)
+        return any(member["url"] == url and member["epoch"] == state["epoch"] for member in state["members"])
+
     def driver(self, watch):
         """The member that drives: the one with the lowest id."""
         by_url = {self.nodes.url(number): number for number in self.nodes.words}
@@ -343,6 +348,8 @@ class Faults(members.Run):
             self.leave(moving)
         self.load.alive.discard(owner)
         self.begin_change(watch, words)
+        # A change waits for ever for a member that has not heard of it.
+        self.nodes.until("the owner has heard of the change", lambda: self.has_heard(owner, watch), 30)
         self.nodes.kill(owner)
         if of_driver:
             self.await_death(driver, case)

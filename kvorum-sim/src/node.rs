@@ -8,13 +8,13 @@ use crate::plan::Plan;
 use crate::restore::{self, Doors};
 use crate::trace::Trace;
 use kvorum_core::agreement::Epoch;
-use kvorum_core::configuration::{Configuration, MOVES_LEVEL, Phase};
+use kvorum_core::configuration::{ClusterMember, Configuration, MOVES_LEVEL, Phase};
 use kvorum_server::background::Transferring;
 use kvorum_server::config::{self, Config, ConfigError};
-use kvorum_server::coordinator::{Coordinator, PlanningError};
+use kvorum_server::coordinator::{Coordinator, PlanningError, Shared};
 use kvorum_server::membership::{ChangeOrder, LEVEL_MAX, MembersOrder, Newcomer};
 use kvorum_server::node::{Disk, Handle, LocalParts, durability_name, run_local};
-use kvorum_server::peer::{Connector, PeerAuthMode, Secrets};
+use kvorum_server::peer::{Connector, PeerAuthMode};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -105,10 +105,13 @@ async fn live(plan: Rc<Plan>, life: Life, nodes: Nodes, trace: Trace) -> turmoil
             index_bytes: INDEX_BYTES,
             listener: SimListener::bind(life.power.clone()).await?,
             connector: Rc::new(connector),
-            secrets: if plan.proves_peers {
-                secrets_of(life.has_wrong_secret.get())
-            } else {
-                Secrets::default()
+            secrets: {
+                let (file, proves_peers) = (life.secret_file.clone(), plan.proves_peers);
+                Box::new(move |auth| {
+                    if proves_peers {
+                        file.watched_by(auth);
+                    }
+                })
             },
             started: Box::new(move |handle| {
                 let node = handle.clone();
@@ -117,11 +120,6 @@ async fn live(plan: Rc<Plan>, life: Life, nodes: Nodes, trace: Trace) -> turmoil
                     // The receiver exists only if the plan has forged messages.
                     Order::Forge(forgery) => drop(tell.send(forgery)),
                     Order::Change { choice } => drop(order_change.send(choice)),
-                    Order::Secrets { are_wrong } => {
-                        if let Some(shared) = node.shared() {
-                            shared.peering.auth.replace(secrets_of(are_wrong));
-                        }
-                    }
                 });
                 started.set(number, Some(handle));
             }),
@@ -177,17 +175,19 @@ async fn change(
                 Err(error) => Err(error.to_string()),
             }
         } else if current.phase != Phase::Stable {
-            // The members drive it to its end. Some are turned round.
-            if choice.is_multiple_of(3) {
+            // The members drive it to its end. It may wait for a member that lost its disk. Some are turned round.
+            let waiting = waiting_at(&shared);
+            let lost = current.members.iter().find(|member| waiting.contains(&member.url));
+            if let Some(lost) = lost.filter(|_| !choice.is_multiple_of(2)) {
+                name_store(coordinator, lost).await.map(drop)
+            } else if choice.is_multiple_of(3) {
                 coordinator.changes().cancel().await.map_err(|error| error.to_string())
             } else {
                 Err("a change is under way".to_owned())
             }
             .map(|()| shared.cluster.configuration())
         } else if plan.spares > 0 {
-            let waiting: Vec<String> =
-                shared.cluster.applicants().values().map(|applicant| applicant.url.clone()).collect();
-            change_members(coordinator, &plan, &current, &waiting, choice).await
+            change_members(coordinator, &plan, &current, &waiting_at(&shared), choice).await
         } else {
             let wanted = match move_of(coordinator, &current, choice).await {
                 Some(Ok(wanted)) => wanted,
@@ -216,6 +216,18 @@ async fn change(
     }
 }
 
+/// The URLs of the nodes that wait to be named, as a node has met them.
+fn waiting_at(shared: &Shared) -> Vec<String> {
+    shared.cluster.applicants().values().map(|applicant| applicant.url.clone()).collect()
+}
+
+/// Names the store that a member runs with since it lost its own.
+async fn name_store(coordinator: &Coordinator, lost: &ClusterMember) -> Result<Arc<Configuration>, String> {
+    let planned = coordinator.changes().plan(&ChangeOrder::Store { node: lost.url.clone() }).await;
+    let planned = planned.map_err(|error| format!("the store of {} cannot be named: {error}", lost.url))?;
+    coordinator.changes().apply(planned.base()).await.map_err(|error| error.to_string())
+}
+
 /// Plans and applies a change of members as `choice` says, or what must come before it.
 async fn change_members(
     coordinator: &Coordinator,
@@ -229,7 +241,7 @@ async fn change_members(
     let order = if current.feature_level < MOVES_LEVEL {
         ChangeOrder::Upgrade
     } else if let Some(lost) = lost {
-        ChangeOrder::Store { node: lost.url.clone() }
+        return name_store(coordinator, lost).await;
     } else if choice == ONLY_STORES {
         return Err("no store is missing".to_owned());
     } else {
@@ -249,8 +261,8 @@ async fn change_members(
     coordinator.changes().apply(planned.base()).await.map_err(|error| error.to_string())
 }
 
-/// The choice of an order that only names the store of a member that lost its disk. It is a multiple of 3: while a change is under
-/// way, it turns the change round.
+/// The choice of an order that only names the store of a member that lost its disk. It is odd and a multiple of 3: while a change is
+/// under way and no such member is known, it turns the change round.
 pub const ONLY_STORES: u64 = u64::MAX;
 
 /// The change that `choice` stands for, or another one where that is not possible.
@@ -358,16 +370,6 @@ fn others(cluster: &[String], node: u16) -> String {
     cluster.iter().filter(|url| **url != own).map(String::as_str).collect::<Vec<_>>().join(",")
 }
 
-/// The secrets of a node's file. No other node accepts the wrong one.
-pub fn secrets_of(are_wrong: bool) -> Secrets {
-    let text: &[u8] = if are_wrong {
-        b"a wrong secret, which no other node of the simulation has"
-    } else {
-        b"the secret that the nodes of the simulation share"
-    };
-    Secrets::parse(text).unwrap_or_default()
-}
-
 fn url_of_foreign_node() -> String {
     format!("http://{FOREIGN_NODE}:{}", crate::net::PORT)
 }
@@ -376,7 +378,7 @@ fn url_of_foreign_node() -> String {
 mod tests {
     use super::*;
     use crate::clock::SimClock;
-    use crate::cluster::ThreadState;
+    use crate::cluster::{SecretFile, ThreadState};
     use crate::net::Power;
     use crate::seed::{Seed, SimRng};
     use kvorum_server::storage::memory::MemoryEngine;
@@ -398,7 +400,7 @@ mod tests {
                 power: Power::default(),
                 is_stale,
                 joins: false,
-                has_wrong_secret: Rc::default(),
+                secret_file: SecretFile::default(),
                 state: ThreadState::default(),
             };
             config_of(&plan, &life).unwrap()

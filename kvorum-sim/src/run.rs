@@ -300,8 +300,8 @@ impl Director<'_> {
         }
     }
 
-    /// Has an operator name the store of a member that waits for that. No store is named while a change is under way. If the change
-    /// stands still, the operator cancels it first: it may wait for that very member.
+    /// Has an operator name the store of a member that waits for that; while a change is under way, only once it stands still: it may
+    /// wait for that very member. Where no such member is known, the operator cancels it.
     fn name_lost_stores(&self) {
         let waits = |node: &&u16| self.nodes.get(**node).is_none();
         let stands_still = self.cluster.elapsed() > self.newest_at + STANDS_STILL;

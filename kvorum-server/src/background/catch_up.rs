@@ -33,11 +33,13 @@ pub(crate) struct CatchUp {
     index: Slot,
     /// The epoch that this node has told the other one, while the link has been up.
     told: Option<Epoch>,
+    /// Whether the log has said that configurations cannot be stored, since they could.
+    has_warned: bool,
 }
 
 impl CatchUp {
     pub(crate) fn new(own: Rc<Coordinator>, index: Slot) -> Self {
-        Self { own, index, told: None }
+        Self { own, index, told: None, has_warned: false }
     }
 
     fn configurations(&self) -> &Configurations {
@@ -71,21 +73,27 @@ impl Worker for CatchUp {
         self.told = Some(adopted.epoch);
         self.configurations().note_said(self.index, theirs, (level_max, compared), shared.clock.mono());
         let from = shared.cluster.id_of(self.index);
-        match self.configurations().learn(configurations, Some(from)).await {
-            Ok(true) => Work::Busy,
-            Ok(false) => Work::Idle,
-            Err(error) => {
-                let node = shared.cluster.url_of(self.index);
-                if let LearnError::Store(_) = error {
+        let learnt = self.configurations().learn(configurations, Some(from)).await;
+        let node = shared.cluster.url_of(self.index);
+        match learnt {
+            // Until it can be stored, this node serves in an epoch that the others have left.
+            Err(error @ LearnError::Store(_)) => {
+                if !std::mem::replace(&mut self.has_warned, true) {
                     tracing::warn!(node, %error, "cannot store a configuration: this node tries again");
-                } else {
-                    tracing::error!(
-                        node,
-                        %error,
-                        "this node cannot adopt the configuration of another node, and stays at its own"
-                    );
                 }
+                Work::Throttled(ASK_EVERY)
+            }
+            Err(error) => {
+                tracing::error!(
+                    node,
+                    %error,
+                    "this node cannot adopt the configuration of another node, and stays at its own"
+                );
                 Work::Throttled(REFUSED_WAIT)
+            }
+            Ok(is_new) => {
+                self.has_warned = false;
+                if is_new { Work::Busy } else { Work::Idle }
             }
         }
     }

@@ -417,6 +417,8 @@ impl Cluster {
     fn note_said(&self, theirs: &Hello) {
         if let Some(peer) = self.slot_of(theirs.node).and_then(|slot| self.peer(slot)) {
             *peer.said() = (Some(theirs.store), theirs.place.clone());
+            // It may have waited before, with another store.
+            self.applicants().remove(&theirs.node);
         }
     }
 

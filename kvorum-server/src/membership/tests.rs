@@ -5,7 +5,7 @@ use super::{Configurations, LEVEL_MAX, LearnError};
 use crate::clock::{Clock, ManualClock, SystemRng, TimestampBound};
 use crate::cluster::{Cluster, PeerRegistry};
 use crate::metrics::StoreMetrics;
-use crate::peer::BallotVote;
+use crate::peer::{BallotVote, Hello, JOINING};
 use crate::replica::{
     Birth, DurabilityMode, Execution, Purge, Replica, ReplicaParts, ReplicaThreads, Vote, Workers,
 };
@@ -366,4 +366,18 @@ fn a_member_that_was_just_added_is_not_silent() {
     configurations.note_said(late, node.instance(), (0, Vec::new()), seconds(50));
     assert_eq!(configurations.silence(early, seconds(75)), seconds(5));
     assert_eq!(configurations.silence(late, seconds(75)), seconds(15));
+}
+
+/// Goal: a member is shown with the store that it said last: with a new one that waits to be named, then with its own again.
+#[test]
+fn a_member_may_run_with_its_own_store_again() {
+    let nodes = URLS.map(|url| start(url, &Arc::new(MemoryEngine::new())));
+    let [a, b, _] = &nodes;
+    let (slot, own) = (b.cluster.me(), b.cluster.hello(UnixMillis(0)));
+    let waiting = Hello { topology: JOINING, store: own.store ^ 1, ..own.clone() };
+    run(a.configurations.learn(vec![named(&nodes)], None)).unwrap();
+    for hello in [&waiting, &own, &waiting] {
+        a.cluster.note_proven(hello, Duration::ZERO);
+        assert_eq!(a.cluster.store_of(slot), Some(hello.store));
+    }
 }

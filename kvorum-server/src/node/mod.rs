@@ -38,7 +38,7 @@ use crate::log::Repeats;
 use crate::log_limit::LogLimit;
 use crate::membership::{StartError, genesis_of};
 use crate::metrics::{StoreMetrics, ThreadMetrics};
-use crate::peer::{Connector, PeerAuth, PeerAuthMode, PeerLimits, Secrets};
+use crate::peer::{Connector, PeerAuth, PeerAuthMode, PeerLimits};
 use crate::replica::{
     Birth, Chain, DurabilityMode, Hints, Home, Purge, Replica, ReplicaError, ReplicaParts, ReplicaThreads,
     Vote, Workers,
@@ -294,8 +294,8 @@ pub struct LocalParts<L: Listener> {
     pub listener: L,
     /// Opens connections to peers.
     pub connector: Rc<dyn Connector>,
-    /// The secrets that it proves to peers; empty for none.
-    pub secrets: Secrets,
+    /// Called once, before it does anything: gives it the secrets that it proves to peers, and others later.
+    pub secrets: Box<dyn FnOnce(Arc<PeerAuth>)>,
     /// Called once, with the handle to the running node.
     pub started: Box<dyn FnOnce(Handle)>,
 }
@@ -333,7 +333,7 @@ pub async fn run_local<L: Listener>(parts: LocalParts<L>) -> Result<(), NodeErro
         parts;
     let names = Names::new(&config, config.listen);
     let service = service(&config, &names, &clock, &*rng, (1, None), Supervisor::default());
-    service.peer_auth.replace(secrets);
+    secrets(Arc::clone(&service.peer_auth));
     let pools = Arc::new(Pools::inline());
     let workers = Workers::Tasks;
     let (config, names, own) = (&config, &names, Rc::clone(&connector));

@@ -7,6 +7,7 @@ use crate::net::{Power, host_of};
 use crate::plan::Plan;
 use crate::seed::{Seed, SimRng};
 use kvorum_server::crash::{self, Point, Watcher};
+use kvorum_server::peer::{PeerAuth, Secrets};
 use kvorum_server::storage::Keyspace;
 use kvorum_server::storage::memory::{DiskCopy, MemoryEngine};
 use std::cell::{Cell, RefCell};
@@ -43,10 +44,49 @@ pub struct Life {
     pub is_stale: bool,
     /// Whether it is started to join.
     pub joins: bool,
-    /// Whether its file of peer secrets has a wrong one now: it changes while the process runs or tries to start.
-    pub has_wrong_secret: Rc<Cell<bool>>,
+    /// Its file of peer secrets.
+    pub secret_file: SecretFile,
     /// The receiver of the driver's orders to the running software.
     pub state: ThreadState,
+}
+
+/// A machine's file of peer secrets, which its processes watch from their start on, also while they wait to join.
+#[derive(Clone, Default)]
+pub struct SecretFile(Rc<RefCell<Secret>>);
+
+#[derive(Default)]
+struct Secret {
+    is_wrong: bool,
+    /// What watches the file in the process of now.
+    watched_by: Option<Arc<PeerAuth>>,
+}
+
+impl SecretFile {
+    /// Gives the process its secrets, and each later change of them.
+    pub fn watched_by(&self, auth: Arc<PeerAuth>) {
+        let mut file = self.0.borrow_mut();
+        auth.replace(secrets_of(file.is_wrong));
+        file.watched_by = Some(auth);
+    }
+
+    /// Puts a wrong secret into the file, or the right one.
+    pub(super) fn set(&self, is_wrong: bool) {
+        let mut file = self.0.borrow_mut();
+        let was_wrong = std::mem::replace(&mut file.is_wrong, is_wrong);
+        if let Some(auth) = file.watched_by.as_ref().filter(|_| was_wrong != is_wrong) {
+            auth.replace(secrets_of(is_wrong));
+        }
+    }
+}
+
+/// The secrets of a node's file. No other node accepts the wrong one.
+fn secrets_of(are_wrong: bool) -> Secrets {
+    let text: &[u8] = if are_wrong {
+        b"a wrong secret, which no other node of the simulation has"
+    } else {
+        b"the secret that the nodes of the simulation share"
+    };
+    Secrets::parse(text).unwrap_or_default()
 }
 
 /// An order of the driver to a machine's software.
@@ -65,11 +105,6 @@ pub enum Order {
     Change {
         /// Chooses the change.
         choice: u64,
-    },
-    /// The file of peer secrets has changed: to a wrong secret, or back.
-    Secrets {
-        /// Whether the secret is wrong.
-        are_wrong: bool,
     },
 }
 
@@ -167,7 +202,7 @@ pub(super) struct Machine {
     pub(super) lives: Rc<Cell<u64>>,
     pub(super) is_stale: Rc<Cell<bool>>,
     pub(super) joins: Rc<Cell<bool>>,
-    pub(super) has_wrong_secret: Rc<Cell<bool>>,
+    pub(super) secret_file: SecretFile,
     pub(super) state: ThreadState,
     /// The number of stores that it had set aside at the last check.
     pub(super) asides: Cell<u64>,
@@ -203,7 +238,7 @@ impl Machine {
             lives: Rc::default(),
             is_stale: Rc::default(),
             joins: Rc::new(Cell::new(node >= plan.nodes)),
-            has_wrong_secret: Rc::default(),
+            secret_file: SecretFile::default(),
             state: ThreadState::default(),
             asides: Cell::default(),
             copies: RefCell::default(),
@@ -216,7 +251,7 @@ impl Machine {
         let (clock, engine) = (Arc::clone(&self.clock), Arc::clone(&self.engine));
         let identity = Arc::clone(&self.identity);
         let (pace, is_stale, power) = (Rc::clone(&self.pace), Rc::clone(&self.is_stale), self.power.clone());
-        let (state, has_wrong_secret) = (self.state.clone(), Rc::clone(&self.has_wrong_secret));
+        let (state, secret_file) = (self.state.clone(), self.secret_file.clone());
         let joins = Rc::clone(&self.joins);
         move || {
             let number = lives.replace(lives.get() + 1);
@@ -232,7 +267,7 @@ impl Machine {
                 // operator's mistake, not a fault.
                 is_stale: is_stale.get() && engine.row_count(Keyspace::Meta) > 0 && !joins.get(),
                 joins: joins.get(),
-                has_wrong_secret: Rc::clone(&has_wrong_secret),
+                secret_file: secret_file.clone(),
                 state: state.clone(),
             });
             Box::pin(Rc::clone(&pace).run(software))

@@ -7,7 +7,7 @@
 mod disks;
 mod machine;
 
-pub use machine::{Life, Order, Software, Start, ThreadState};
+pub use machine::{Life, Order, SecretFile, Software, Start, ThreadState};
 
 use self::machine::Machine;
 use crate::clock::{EPOCH, SimClock};
@@ -491,9 +491,7 @@ impl Cluster<'_> {
             });
             machine.engine.set_fault(fault);
             let are_wrong = self.active.values().any(|event| event.fault == Fault::WrongSecret { node });
-            if machine.has_wrong_secret.replace(are_wrong) != are_wrong {
-                machine.state.give(Order::Secrets { are_wrong });
-            }
+            machine.secret_file.set(are_wrong);
         }
         let slowest = self.active.values().filter_map(|event| match event.fault {
             Fault::Delay { latency_max } => Some(latency_max),

@@ -113,6 +113,7 @@ fn a_node_that_began_alone_grows() {
                 thread::sleep(Duration::from_millis(2));
             }
         });
+        let over = kvorum_testkit::RaiseOnDrop(is_done);
         for (node, url) in urls.iter().enumerate().skip(1) {
             begin_change(growing, 0, &["add", url]);
             // While keys move, no node takes its own for all: a key has one `k`, and its value none.
@@ -123,7 +124,7 @@ fn a_node_that_began_alone_grows() {
             }
             assert_eq!(end_change(growing, 0)["members"].as_array().unwrap().len(), node + 1);
         }
-        is_done.store(true, Ordering::SeqCst);
+        drop(over);
         writer.join().unwrap();
     });
     let end = written.load(Ordering::SeqCst);
@@ -265,6 +266,75 @@ fn a_new_disk_is_named() {
     let second = cluster.url(1);
     begin_change(&cluster, 0, &["remove", &second]);
     end_change(&cluster, 0);
+}
+
+/// Three nodes with records, and a fourth that has joined them.
+fn four_of_which_one_joined() -> Cluster {
+    let mut cluster = Cluster::new(4, &["--memory-budget", "16MiB"]);
+    cluster.set_launch(3, joining(&[cluster.url(0), cluster.url(1)], &[]));
+    (0..4).for_each(|node| cluster.spawn(node));
+    for node in 0..3 {
+        cluster.wait_until_ready(node);
+    }
+    raise_level(&cluster, 0);
+    write(&cluster, &[0, 1, 2], 0..100);
+    let fourth = cluster.url(3);
+    begin_change(&cluster, 0, &["add", &fourth]);
+    cluster.wait_until_ready(3);
+    end_change(&cluster, 0);
+    cluster
+}
+
+/// Starts the fourth node with an empty disk, and waits until the first one shows its new store, which waits to be named.
+fn lose_the_fourth_disk(cluster: &mut Cluster) {
+    cluster.kill9(3);
+    cluster.wipe(3);
+    cluster.spawn(3);
+    let order = format!("kvorum cluster plan store {}", cluster.url(3));
+    wait_until("the new store is shown", || {
+        let shown = shown(cluster, 0);
+        let lines = shown["differences"].as_array().unwrap();
+        lines.iter().any(|line| line.as_str().unwrap().ends_with(&order))
+    });
+}
+
+/// Goal: a member that lost its disk can be removed while a new store waits in its place. It joins again.
+/// Method: a node that joined is started with an empty disk, removed and added.
+#[test]
+fn a_member_whose_disk_was_lost_is_removed() {
+    let mut cluster = four_of_which_one_joined();
+    let fourth = cluster.url(3);
+    lose_the_fourth_disk(&mut cluster);
+    let planned = cluster_command(&cluster, 0, &["plan", "remove", &fourth]);
+    assert!(text(&planned.stdout).contains("does not answer, and counts as stopped for good"), "{planned:?}");
+    begin_change(&cluster, 0, &["remove", &fourth]);
+    assert_eq!(end_change(&cluster, 0)["members"].as_array().unwrap().len(), 3);
+    read(&cluster, &[0, 1, 2], 0..100);
+    begin_change(&cluster, 0, &["add", &fourth]);
+    cluster.wait_until_ready(3);
+    assert_eq!(end_change(&cluster, 0)["members"].as_array().unwrap().len(), 4);
+    read(&cluster, &[0, 1, 2, 3], 0..100);
+}
+
+/// Goal: the new store of a member is named while a change waits for that member, and the change goes on. Method: a member is killed as
+/// soon as the change has begun, and started with an empty disk.
+#[test]
+fn a_new_disk_is_named_while_a_change_is_under_way() {
+    let mut cluster = four_of_which_one_joined();
+    let (heavier, fourth) = (cluster.url(1), cluster.url(3));
+    begin_change(&cluster, 0, &["weight", &heavier, "2"]);
+    lose_the_fourth_disk(&mut cluster);
+    assert_ne!(shown(&cluster, 0)["phase"], "stable", "it waits for the member");
+    let planned = cluster_command(&cluster, 0, &["plan", "store", &fourth]);
+    assert!(planned.status.success(), "{}", text(&planned.stderr));
+    let epoch = shown(&cluster, 0)["plan"]["on_epoch"].to_string();
+    let applied = cluster_command(&cluster, 0, &["apply", &epoch]);
+    assert!(applied.status.success(), "{}", text(&applied.stderr));
+    cluster.wait_until_ready(3);
+    let after = end_change(&cluster, 0);
+    assert_eq!(member(&after, &heavier)["weight"], 2);
+    assert_eq!(member(&after, &fourth)["lacks"], false);
+    read(&cluster, &[0, 1, 2, 3], 0..100);
 }
 
 /// Goal: a member that was removed learns of it, whether it ran or not: its log and its status say so, and it does not start again.

@@ -7,7 +7,7 @@ use crate::cluster::Cluster;
 use crate::cuts::Cuts;
 use crate::history::History;
 use crate::invariants::availability::GRACE;
-use crate::invariants::facts::{Dump, Gauge, Mechanisms, Restored};
+use crate::invariants::facts::{Dump, Gauge, Loss, LossKind, Mechanisms, Restored};
 use crate::invariants::{Facts, Violation, check_all, convergence};
 use crate::load::{Load, PATIENCE, Stage};
 use crate::net::{authority_of, url_of};
@@ -112,6 +112,7 @@ fn run_one(
         newest: 0,
         newest_at: Duration::ZERO,
         is_joint: false,
+        served_at: BTreeMap::new(),
         is_marked: false,
         hint_bytes_max: hint_bytes_max()?,
         placement: None,
@@ -173,6 +174,8 @@ struct Director<'a> {
     newest_at: Duration,
     /// Whether a change was under way then.
     is_joint: bool,
+    /// When members were last seen to serve.
+    served_at: BTreeMap<u16, Duration>,
     /// Whether a member was marked as lacking records in that configuration.
     is_marked: bool,
     hint_bytes_max: u64,
@@ -349,11 +352,25 @@ impl Director<'_> {
         let removed = were.filter(|node| !self.is_joint && !self.members.contains(node));
         self.cluster.note_members(&self.members, &removed.collect());
         for node in self.members.clone() {
-            let is_ready = self.nodes.get(node).is_some_and(|handle| handle.phase() == Phase::Ready);
-            if is_ready {
+            let handle = self.nodes.get(node);
+            // Of a process that was killed, the handle stays.
+            let is_running = self.cluster.is_running(node);
+            if handle.as_ref().is_some_and(|handle| handle.phase() == Phase::Ready) {
                 self.cluster.facts_mut().came(node, at);
+                if is_running {
+                    self.served_at.insert(node, at);
+                }
+            } else if is_running && handle.is_none() && self.has_lost_disk(node) {
+                self.cluster.facts_mut().waits_for_name(node, at.saturating_sub(LOOK_EVERY));
             }
         }
+    }
+
+    /// Whether the disk of `node` was emptied since the node served last.
+    fn has_lost_disk(&mut self, node: u16) -> bool {
+        let served_at = self.served_at.get(&node).copied().unwrap_or_default();
+        let is_it = |loss: &Loss| loss.node == node && loss.kind == LossKind::Wiped && loss.at >= served_at;
+        self.cluster.facts_mut().losses.iter().any(is_it)
     }
 
     /// Reads the disks; from now on the clients' reads are final.

@@ -135,6 +135,11 @@ impl Cluster<'_> {
         self.sim.elapsed()
     }
 
+    /// Whether a process of the node runs, or tries to start.
+    pub fn is_running(&mut self, node: u16) -> bool {
+        self.sim.is_host_running(host_of(node).as_str())
+    }
+
     /// A node's disk.
     pub fn engine(&self, node: u16) -> Option<&Arc<MemoryEngine>> {
         self.machines.get(usize::from(node)).map(|machine| &machine.engine)

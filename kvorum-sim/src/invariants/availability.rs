@@ -54,6 +54,7 @@ pub fn check(history: &History, facts: &Facts) -> Result<(), Violation> {
         matches!(operation.outcome, Outcome::Unknown(_) | Outcome::Refused { .. })
             && facts.is_calm(operation.invoked.saturating_sub(GRACE), operation.returned)
             && !facts.was_outside(operation.node, operation.invoked, operation.returned)
+            && !facts.was_unnamed(operation.node, operation.invoked, operation.returned)
             && is_held(operation)
             && !has_ballots(operation)
             && !is_overtaken(operation)
@@ -108,5 +109,11 @@ mod tests {
         assert!(read(vec![loss(1)], put(2, 0, 10, 1)).is_err());
         assert_eq!(read(vec![loss(1), loss(2)], put(2, 0, 10, 1)), Ok(()));
         assert_eq!(read(vec![loss(1)], with(1, 1, put(2, 0, 10, 1))), Ok(()));
+        // Only a node that waits for an operator may refuse a read because of its own disk.
+        let mut waiting = facts();
+        waiting.waits_for_name(put(1, 500, 510, 1).node, millis(400));
+        assert_eq!(run(500, &waiting), Ok(()));
+        waiting.came(put(1, 500, 510, 1).node, millis(450));
+        assert!(run(500, &waiting).is_err());
     }
 }

@@ -141,6 +141,8 @@ pub struct Facts {
     pub clock_error: Option<Duration>,
     /// When machines were no members: since when, and until when if they became members.
     pub outside: BTreeMap<u16, Vec<(Duration, Option<Duration>)>>,
+    /// When members that had lost their disk waited for an operator to name the new store, likewise.
+    pub unnamed: BTreeMap<u16, Vec<(Duration, Option<Duration>)>>,
     /// When members were marked as lacking records: since when, and until when if they no longer are. One that was removed under
     /// its mark stays so until it is a member without one.
     pub marked: BTreeMap<u16, Vec<(Duration, Option<Duration>)>>,
@@ -265,9 +267,18 @@ impl Facts {
 
     /// Notes that `node` is a member and serves.
     pub fn came(&mut self, node: u16, at: Duration) {
-        let since = self.outside.get_mut(&node).and_then(|times| times.last_mut());
-        if let Some((_, until)) = since {
-            until.get_or_insert(at);
+        for times in [&mut self.outside, &mut self.unnamed] {
+            if let Some((_, until)) = times.get_mut(&node).and_then(|times| times.last_mut()) {
+                until.get_or_insert(at);
+            }
+        }
+    }
+
+    /// Notes that the member `node` waits for an operator to name the store that it has since it lost its disk.
+    pub fn waits_for_name(&mut self, node: u16, at: Duration) {
+        let times = self.unnamed.entry(node).or_default();
+        if times.last().is_none_or(|(_, until)| until.is_some()) {
+            times.push((at, None));
         }
     }
 
@@ -303,8 +314,12 @@ impl Facts {
 
     /// Whether `node` was no member at some time in `since..=until`.
     pub fn was_outside(&self, node: u16, since: Duration, until: Duration) -> bool {
-        let times = self.outside.get(&node).map_or(&[][..], Vec::as_slice);
-        times.iter().any(|(left, came)| *left <= until && came.is_none_or(|came| came >= since))
+        was(&self.outside, node, since, until)
+    }
+
+    /// Whether `node` waited at some time in `since..=until` for an operator to name its store.
+    pub fn was_unnamed(&self, node: u16, since: Duration, until: Duration) -> bool {
+        was(&self.unnamed, node, since, until)
     }
 
     /// Whether `node` is no member in the end.
@@ -380,6 +395,17 @@ impl Facts {
 /// own `from` allows.
 pub fn held_after(read: AckFrom, from: u16) -> u16 {
     read.ack.min(from)
+}
+
+/// Whether one of `node`'s times overlaps `since..=until`.
+fn was(
+    all: &BTreeMap<u16, Vec<(Duration, Option<Duration>)>>,
+    node: u16,
+    since: Duration,
+    until: Duration,
+) -> bool {
+    let times = all.get(&node).map_or(&[][..], Vec::as_slice);
+    times.iter().any(|(begin, end)| *begin <= until && end.is_none_or(|end| end >= since))
 }
 
 /// Whether an operation of `later` must find what a read of `read` saw, which was written with `from`.

@@ -2,11 +2,13 @@
 //! Method: for each module, words that must not occur in its files. Tests within a file are not checked.
 #![allow(
     clippy::disallowed_methods,
+    clippy::indexing_slicing,
     clippy::panic,
     clippy::unwrap_used,
-    reason = "a test reads the source tree"
+    reason = "a test reads the source tree, and what cargo prints"
 )]
 
+mod tidy_dependencies;
 mod tidy_links;
 mod tidy_texts;
 
@@ -363,4 +365,11 @@ fn links_lead_somewhere() {
         .flat_map(|page| tidy_links::broken(&root, page, &std::fs::read_to_string(page).unwrap()))
         .collect();
     assert!(broken.is_empty(), "links that lead nowhere:\n{}", broken.join("\n"));
+}
+
+/// Libraries come from the registry, under licences that allow their use; none is banned, and each is there once, or is listed.
+#[test]
+fn libraries_are_as_agreed() {
+    let faults = tidy_dependencies::faults(&root());
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
 }

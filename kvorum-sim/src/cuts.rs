@@ -101,6 +101,21 @@ impl Source {
         self.shared.replica.cut_view().is_some_and(|cut| cut.digests.is_some())
     }
 
+    /// Whether the store has a record above `upto` now.
+    async fn has_above(&self, upto: u64) -> bool {
+        let Ok(start) = Key::new(Bytes::from_static(b"\0")) else { return false };
+        let Ok(mut reader) = self.shared.replica.scan(start, None).await else { return false };
+        while let Ok(part) = reader.next(PART_BYTES).await {
+            if part.is_empty() {
+                break;
+            }
+            if part.iter().any(|(_, record)| record.version.clock() > upto) {
+                return true;
+            }
+        }
+        false
+    }
+
     /// All records of the snapshot; none when it is gone.
     async fn read(&self, upto: u64, nodes: &Nodes) -> Option<Vec<(Bytes, Record)>> {
         let start = Key::new(Bytes::from_static(b"\0")).ok()?;
@@ -157,10 +172,11 @@ async fn take(plan: &Plan, cut: CutPlan, stream: &mut Stream, nodes: &Nodes) -> 
     let highest = sources.iter().map(|source| source.shared.background.cuts.reading()).max()?;
     let ahead = crate::millis(cut.ahead);
     let upto = ((highest >> 16) + ahead) << 16 | 0xffff;
-    let (mut armed, mut closing) = (Vec::new(), now());
+    let (mut armed, mut closing, mut is_hidden) = (Vec::new(), now(), false);
     for source in sources {
         pause_watching(stream, cut.pause_max, &armed, &mut closing).await;
         if source.order(CutStep::Arm { upto, age_max: AGE_MAX }).await {
+            is_hidden |= source.has_above(upto).await;
             armed.push(source);
         }
     }
@@ -194,6 +210,10 @@ async fn take(plan: &Plan, cut: CutPlan, stream: &mut Stream, nodes: &Nodes) -> 
             };
             taken.records.insert(key, newest);
         }
+    }
+    // The program notices that when it reads the snapshots, and the backup fails. A later record is the node's fault.
+    if is_hidden {
+        return None;
     }
     let default = plan.default_replicas();
     let covered = kvorum_core::Partition::all(view.configuration().partition_bits).map(|partition| {

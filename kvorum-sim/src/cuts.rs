@@ -172,11 +172,11 @@ async fn take(plan: &Plan, cut: CutPlan, stream: &mut Stream, nodes: &Nodes) -> 
     let highest = sources.iter().map(|source| source.shared.background.cuts.reading()).max()?;
     let ahead = crate::millis(cut.ahead);
     let upto = ((highest >> 16) + ahead) << 16 | 0xffff;
-    let (mut armed, mut closing, mut is_hidden) = (Vec::new(), now(), false);
+    let (mut armed, mut closing, mut has_above) = (Vec::new(), now(), false);
     for source in sources {
         pause_watching(stream, cut.pause_max, &armed, &mut closing).await;
         if source.order(CutStep::Arm { upto, age_max: AGE_MAX }).await {
-            is_hidden |= source.has_above(upto).await;
+            has_above |= source.has_above(upto).await;
             armed.push(source);
         }
     }
@@ -211,8 +211,8 @@ async fn take(plan: &Plan, cut: CutPlan, stream: &mut Stream, nodes: &Nodes) -> 
             taken.records.insert(key, newest);
         }
     }
-    // The program notices that when it reads the snapshots, and the backup fails. A later record is the node's fault.
-    if is_hidden {
+    // The program meets such a record in a snapshot, and the backup fails. One that comes after arming is the node's fault.
+    if has_above {
         return None;
     }
     let default = plan.default_replicas();

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Once;
 use std::time::{Duration, Instant};
 
-/// How long a process of a test may live. The longest tests take two to three minutes on a busy machine.
+/// How long a process of a test may live. It is no measurement: what lives longer hangs.
 const LIFE_MAX: Duration = Duration::from_mins(10);
 /// Settings that make a test as long as one likes: then nothing is killed.
 const LONG_RUNS: [&str; 2] = ["KVORUM_TEST_ROUNDS", "KVORUM_CHAIN_OPERATIONS"];

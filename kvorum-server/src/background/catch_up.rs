@@ -33,7 +33,7 @@ pub(crate) struct CatchUp {
     index: Slot,
     /// The epoch that this node has told the other one, while the link has been up.
     told: Option<Epoch>,
-    /// Whether the log has said that configurations cannot be stored, since they could.
+    /// Whether the log has said that a configuration cannot be stored; no longer once one could be.
     has_warned: bool,
 }
 

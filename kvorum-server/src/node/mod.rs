@@ -294,7 +294,7 @@ pub struct LocalParts<L: Listener> {
     pub listener: L,
     /// Opens connections to peers.
     pub connector: Rc<dyn Connector>,
-    /// Called once, before it does anything: gives it the secrets that it proves to peers, and others later.
+    /// Called once, before the store is opened. It puts the secrets in that the node proves to its peers, and may replace them later.
     pub secrets: Box<dyn FnOnce(Arc<PeerAuth>)>,
     /// Called once, with the handle to the running node.
     pub started: Box<dyn FnOnce(Handle)>,

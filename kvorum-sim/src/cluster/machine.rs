@@ -57,7 +57,7 @@ pub struct SecretFile(Rc<RefCell<Secret>>);
 #[derive(Default)]
 struct Secret {
     is_wrong: bool,
-    /// What watches the file in the process of now.
+    /// What the newest process proves to its peers: it has the file's secrets.
     watched_by: Option<Arc<PeerAuth>>,
 }
 

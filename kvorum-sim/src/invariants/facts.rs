@@ -314,12 +314,12 @@ impl Facts {
 
     /// Whether `node` was no member at some time in `since..=until`.
     pub fn was_outside(&self, node: u16, since: Duration, until: Duration) -> bool {
-        was(&self.outside, node, since, until)
+        overlaps(&self.outside, node, since, until)
     }
 
     /// Whether `node` waited at some time in `since..=until` for an operator to name its store.
     pub fn was_unnamed(&self, node: u16, since: Duration, until: Duration) -> bool {
-        was(&self.unnamed, node, since, until)
+        overlaps(&self.unnamed, node, since, until)
     }
 
     /// Whether `node` is no member in the end.
@@ -398,7 +398,7 @@ pub fn held_after(read: AckFrom, from: u16) -> u16 {
 }
 
 /// Whether one of `node`'s times overlaps `since..=until`.
-fn was(
+fn overlaps(
     all: &BTreeMap<u16, Vec<(Duration, Option<Duration>)>>,
     node: u16,
     since: Duration,

@@ -197,13 +197,10 @@ fn a_lone_node_without_a_url_says_what_to_do() {
     assert!(text(&unmet.stderr).contains("has not been met"), "{}", text(&unmet.stderr));
 }
 
-/// Goal: a member that lost its disk gets its vote on changes back: its new store is shown, planned and refilled, and the other
-/// one never comes back. Method: one of three members with a list of nodes, and one that joined, are started with empty disks.
-#[test]
-fn a_new_disk_is_named() {
+/// Three nodes with records, and a fourth that has joined them.
+fn four_of_which_one_joined() -> Cluster {
     let mut cluster = Cluster::new(4, &["--memory-budget", "16MiB"]);
-    let members = [cluster.url(0), cluster.url(1)];
-    cluster.set_launch(3, joining(&members, &[]));
+    cluster.set_launch(3, joining(&[cluster.url(0), cluster.url(1)], &[]));
     (0..4).for_each(|node| cluster.spawn(node));
     for node in 0..3 {
         cluster.wait_until_ready(node);
@@ -214,28 +211,45 @@ fn a_new_disk_is_named() {
     begin_change(&cluster, 0, &["add", &fourth]);
     cluster.wait_until_ready(3);
     end_change(&cluster, 0);
-    for (lost, words) in [(2, &["store"][..]), (3, &["replace"][..])] {
+    cluster
+}
+
+/// Starts a node with an empty disk, and waits until the first node shows its new store.
+fn lose_disk(cluster: &mut Cluster, lost: usize) {
+    cluster.kill9(lost);
+    cluster.wipe(lost);
+    cluster.spawn(lost);
+    let order = format!("kvorum cluster plan store {}", cluster.url(lost));
+    wait_until("the new store is shown", || {
+        let shown = shown(cluster, 0);
+        let lines = shown["differences"].as_array().unwrap();
+        lines.iter().any(|line| line.as_str().unwrap().ends_with(&order))
+    });
+}
+
+/// Plans, at the first node, that the new store of `lost` is named, and applies it.
+fn name_store(cluster: &mut Cluster, lost: usize, words: &[&str]) {
+    let words = [&["plan"], words].concat();
+    wait_until("the store is planned", || cluster_command(cluster, 0, &words).status.success());
+    let epoch = shown(cluster, 0)["plan"]["on_epoch"].to_string();
+    let applied = cluster_command(cluster, 0, &["apply", &epoch]);
+    assert!(applied.status.success(), "{}", text(&applied.stderr));
+    cluster.wait_until_ready(lost);
+}
+
+/// Goal: a member that lost its disk gets its vote on changes back: its new store is shown, planned and refilled, and the other
+/// one never comes back. Method: one of three members with a list of nodes, and one that joined, are started with empty disks.
+#[test]
+fn a_new_disk_is_named() {
+    let mut cluster = four_of_which_one_joined();
+    for lost in [2, 3] {
         let url = cluster.url(lost);
         let before = member(&shown(&cluster, 0), &url)["store"].clone();
-        cluster.kill9(lost);
         let first_disk = cluster.data_dir(lost).to_path_buf();
-        cluster.wipe(lost);
-        cluster.spawn(lost);
-        let order = format!("kvorum cluster plan store {url}");
-        wait_until("the new store is shown", || {
-            let shown = shown(&cluster, 0);
-            let lines = shown["differences"].as_array().unwrap();
-            lines.iter().any(|line| line.as_str().unwrap().ends_with(&order))
-        });
-        let mut words = [&["plan"], words, &[&*url]].concat();
-        if words.contains(&"replace") {
-            words.push(&url);
-        }
-        wait_until("the store is planned", || cluster_command(&cluster, 0, &words).status.success());
-        let epoch = shown(&cluster, 0)["plan"]["on_epoch"].to_string();
-        let applied = cluster_command(&cluster, 0, &["apply", &epoch]);
-        assert!(applied.status.success(), "{}", text(&applied.stderr));
-        cluster.wait_until_ready(lost);
+        lose_disk(&mut cluster, lost);
+        // Both orders mean the same.
+        let words = if lost == 2 { vec!["store", &*url] } else { vec!["replace", &*url, &*url] };
+        name_store(&mut cluster, lost, &words);
         let after = end_change(&cluster, 0);
         let now = member(&after, &url);
         assert!(now["store"] != before && now["lacks"] == false, "{now}");
@@ -268,43 +282,13 @@ fn a_new_disk_is_named() {
     end_change(&cluster, 0);
 }
 
-/// Three nodes with records, and a fourth that has joined them.
-fn four_of_which_one_joined() -> Cluster {
-    let mut cluster = Cluster::new(4, &["--memory-budget", "16MiB"]);
-    cluster.set_launch(3, joining(&[cluster.url(0), cluster.url(1)], &[]));
-    (0..4).for_each(|node| cluster.spawn(node));
-    for node in 0..3 {
-        cluster.wait_until_ready(node);
-    }
-    raise_level(&cluster, 0);
-    write(&cluster, &[0, 1, 2], 0..100);
-    let fourth = cluster.url(3);
-    begin_change(&cluster, 0, &["add", &fourth]);
-    cluster.wait_until_ready(3);
-    end_change(&cluster, 0);
-    cluster
-}
-
-/// Starts the fourth node with an empty disk, and waits until the first one shows its new store, which waits to be named.
-fn lose_the_fourth_disk(cluster: &mut Cluster) {
-    cluster.kill9(3);
-    cluster.wipe(3);
-    cluster.spawn(3);
-    let order = format!("kvorum cluster plan store {}", cluster.url(3));
-    wait_until("the new store is shown", || {
-        let shown = shown(cluster, 0);
-        let lines = shown["differences"].as_array().unwrap();
-        lines.iter().any(|line| line.as_str().unwrap().ends_with(&order))
-    });
-}
-
 /// Goal: a member that lost its disk can be removed while a new store waits in its place. It joins again.
 /// Method: a node that joined is started with an empty disk, removed and added.
 #[test]
 fn a_member_whose_disk_was_lost_is_removed() {
     let mut cluster = four_of_which_one_joined();
     let fourth = cluster.url(3);
-    lose_the_fourth_disk(&mut cluster);
+    lose_disk(&mut cluster, 3);
     let planned = cluster_command(&cluster, 0, &["plan", "remove", &fourth]);
     assert!(text(&planned.stdout).contains("does not answer, and counts as stopped for good"), "{planned:?}");
     begin_change(&cluster, 0, &["remove", &fourth]);
@@ -323,14 +307,9 @@ fn a_new_disk_is_named_while_a_change_is_under_way() {
     let mut cluster = four_of_which_one_joined();
     let (heavier, fourth) = (cluster.url(1), cluster.url(3));
     begin_change(&cluster, 0, &["weight", &heavier, "2"]);
-    lose_the_fourth_disk(&mut cluster);
+    lose_disk(&mut cluster, 3);
     assert_ne!(shown(&cluster, 0)["phase"], "stable", "it waits for the member");
-    let planned = cluster_command(&cluster, 0, &["plan", "store", &fourth]);
-    assert!(planned.status.success(), "{}", text(&planned.stderr));
-    let epoch = shown(&cluster, 0)["plan"]["on_epoch"].to_string();
-    let applied = cluster_command(&cluster, 0, &["apply", &epoch]);
-    assert!(applied.status.success(), "{}", text(&applied.stderr));
-    cluster.wait_until_ready(3);
+    name_store(&mut cluster, 3, &["store", &fourth]);
     let after = end_change(&cluster, 0);
     assert_eq!(member(&after, &heavier)["weight"], 2);
     assert_eq!(member(&after, &fourth)["lacks"], false);

@@ -31,7 +31,7 @@ const BANNED: &[(&str, &str)] = &[
     ("openssl-sys", "TLS is rustls: nothing depends on the system's libraries"),
     ("native-tls", "likewise"),
 ];
-/// Libraries of which there may be several versions, and who needs the older one. A build compiles each of them.
+/// Libraries that a build compiles in several versions, and who needs the older ones.
 const SEVERAL: &[(&str, &str)] = &[
     ("base64", "all of the project; pem, which reads certificates, needs the newer one"),
     ("getrandom", "ring and ahash"),

@@ -146,7 +146,12 @@ else
   printf '\nNothing was skipped.\n'
 fi
 if [ $result -ne 0 ]; then
-  sed -nE 's/^test (.*) \.\.\. FAILED$/FAILED: \1/p; /^FAILED: the tests hang/p' "$log"
+  # Each failed test with what it said, since a log that is cut for its length has its end only.
+  sed -nE 's/^test (.*) \.\.\. FAILED$/\1/p' "$log" | head -n 20 | while read -r name; do
+    echo "FAILED: $name"
+    grep -hA 12 -F "thread '$name'" "$log" | grep -vE '^ +([0-9]+:|at )|^stack backtrace:' | cut -c-400 | sed 's/^/  /'
+  done
+  grep -h '^FAILED: the tests hang' "$log"
   sed -nE '/ NOT SHOWN: | GOT AWAY |^seed [0-9]+ breaks/s/^/FAILED: /p' "$target"/test-sim.log 2>/dev/null
   for name in "${failed[@]}"; do
     echo "FAILED: $name"

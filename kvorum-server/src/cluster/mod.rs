@@ -296,6 +296,11 @@ impl Cluster {
         Epoch(self.placed_since.load(Ordering::SeqCst))
     }
 
+    /// Whether keys are placed on this node as in `epoch`: then it carries out requests that name it.
+    pub(crate) fn is_placed_as(&self, epoch: Epoch) -> bool {
+        self.placed_since() == epoch || canary::is(Canary::ServesOldEpoch)
+    }
+
     /// Works with `configuration` from now on. It follows this node's, has been decided, and was stored durably.
     ///
     /// # Errors

@@ -10,7 +10,7 @@
 use super::calls::{Calls, Cause, Write};
 use super::confirm::Unconfirmed;
 use super::edit::{Change, Edit, is_live, shown};
-use super::{Coordinator, CoordinatorError, Mutation, Written};
+use super::{Coordinator, CoordinatorError, Missing, Mutation, Written};
 use crate::canary::{self, Canary};
 use crate::cluster::View;
 use crate::peer::{ApplyKind, BallotReply, Held, Request};
@@ -309,7 +309,7 @@ impl Ballot {
     ) -> Self {
         let (above, earlier, sent_at) = (Version::ZERO, Vec::new(), None);
         let (view, coordinator, sent) = (coordinator.view(), Rc::clone(coordinator), Vec::new());
-        let from = coordinator.shared.stored_from(quorum);
+        let from = coordinator.shared.settings.stored_from(quorum, coordinator.shared.cluster.node_count());
         Self {
             coordinator,
             view,
@@ -790,7 +790,7 @@ impl Ballot {
         if !is_sent && missing.iter().any(|(_, cause)| cause.is_overload()) {
             return CoordinatorError::Replica(ReplicaError::Overloaded);
         }
-        let missing = missing.into_iter().map(|(node, cause)| shared.missing(node, &cause)).collect();
+        let missing = missing.into_iter().map(|(node, cause)| Missing::of(shared, node, &cause)).collect();
         let waited = self.begun.elapsed();
         CoordinatorError::NotEnoughReplicas { quorum: self.quorum, confirmed, missing, waited }
     }

@@ -1,10 +1,11 @@
 //! Calls to replicas: one question to several of them, with answers as they come.
 
-use super::{Coordinator, Missing};
+use super::local_replica::NotCounted;
+use super::{Coordinator, Missing, Peering, Shared, Stamps};
 use crate::canary::{self, Canary};
-use crate::cluster::VotesVerdict;
+use crate::cluster::Cluster;
 use crate::peer::{ApplyKind, BallotReply, CallError, Held, Link, Refusal, Reply, Request, Unsent};
-use crate::replica::{Applied, Prepared, ReplicaError, Source};
+use crate::replica::{Applied, ReplicaError};
 use crate::slow::{self, TraceContext};
 use kvorum_core::agreement::Epoch;
 use kvorum_core::{Key, Record, Slot, Version};
@@ -17,6 +18,7 @@ use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::time::Duration;
 use tokio::time::Instant;
+use tokio::time::error::Elapsed;
 
 /// The wait before a replica that is not quorum-eligible yet is asked again: some round trips.
 pub(super) const TOO_EARLY_WAIT: Duration = Duration::from_millis(10);
@@ -143,23 +145,6 @@ impl Cause {
     }
 }
 
-/// The source of a record that is applied as `kind`.
-pub(crate) fn source_of(kind: ApplyKind) -> Source {
-    match kind {
-        ApplyKind::Write => Source::Writer,
-        ApplyKind::Hint => Source::Copy,
-        ApplyKind::ReadRepair => Source::Reader,
-        ApplyKind::Ballot => Source::Ballot,
-    }
-}
-
-/// Whether the record comes from the coordinator that made it.
-///
-/// A store that is not quorum-eligible may have lost ballots: that it holds something newer proves nothing then.
-pub(crate) fn is_own(kind: ApplyKind) -> bool {
-    matches!(kind, ApplyKind::Write | ApplyKind::Ballot)
-}
-
 /// Whether a call may have failed because its epoch ended: the replica works with another one, or was removed, and the link to
 /// it ended.
 fn ended_with_epoch(error: &CallError) -> bool {
@@ -241,7 +226,7 @@ impl<T> Calls<T> {
 
 /// The means to call a replica again while it is not quorum-eligible yet.
 struct Asker {
-    shared: std::sync::Arc<super::Shared>,
+    shared: std::sync::Arc<Shared>,
     /// Has the links: that to a node that joins may come later.
     coordinator: Rc<Coordinator>,
     /// The epoch that the request was planned in.
@@ -266,35 +251,22 @@ impl Asker {
         let (shared, is_too_early) = (std::sync::Arc::clone(&self.shared), Rc::clone(&self.is_too_early));
         let epoch = self.epoch;
         async move {
-            if !shared.is_of(epoch) {
+            if !shared.cluster.is_placed_as(epoch) {
                 return Write::Moved;
             }
-            let is_unread = shared.is_unread(&key);
-            let applying = shared.replica.apply(key, record, source_of(kind));
-            let applied = tokio::time::timeout(timeout, applying).await;
-            // Check again, as for a peer: in the new epoch other nodes may be read.
-            if !shared.is_of(epoch) {
-                return Write::Moved;
-            }
-            match applied {
-                Ok(Ok(Applied::Stored)) if is_own(kind) && !shared.counts(is_unread) => {
-                    is_too_early.set(shared.cluster.is_early());
+            let applied = tokio::time::timeout(timeout, shared.local.apply(key, record, kind, epoch)).await;
+            match counted(&shared, epoch, applied) {
+                Ok(applied) => Write::of(applied, &shared.stamps),
+                Err(Cause::Moved) => Write::Moved,
+                Err(Cause::NotVoting) => Write::Uncounted,
+                Err(Cause::NotVotingYet) => {
+                    is_too_early.set(true);
                     Write::Uncounted
                 }
-                Ok(Ok(Applied::Superseded { by, .. })) if is_own(kind) && !shared.counts(is_unread) => {
-                    shared.heard(Applied::Contested { by })
+                Err(Cause::Replica(error)) if error.is_nothing_done() => {
+                    Write::Refused(Cause::Replica(error))
                 }
-                Ok(Ok(applied)) => shared.heard(applied),
-                Ok(Err(
-                    error @ (ReplicaError::Overloaded
-                    | ReplicaError::DiskFull
-                    | ReplicaError::Short { .. }
-                    | ReplicaError::Stopped
-                    | ReplicaError::TooFarAhead(_)
-                    | ReplicaError::ValueTooLong { .. }),
-                )) => Write::Refused(Cause::Replica(error)),
-                Ok(Err(error)) => Write::Unknown(Cause::Replica(error)),
-                Err(_) => Write::Unknown(Cause::Late),
+                Err(cause) => Write::Unknown(cause),
             }
         }
     }
@@ -326,17 +298,17 @@ impl Asker {
                 return local.await;
             }
             let Some(call) = remote else {
-                let cause = shared.unreachable(node);
+                let cause = shared.peering.unreachable(node);
                 is_too_early.set(matches!(cause, Cause::Joining));
                 return Write::Refused(cause);
             };
             let answer = call.await;
             if let Err(error) = &answer {
-                shared.note_failure(node, error);
+                shared.peering.note_failure(node, error);
             }
             match answer {
-                Ok(Reply::Applied(applied)) => shared.heard(applied),
-                Err(error) if ended_with_epoch(&error) && !shared.is_of(epoch) => Write::Moved,
+                Ok(Reply::Applied(applied)) => Write::of(applied, &shared.stamps),
+                Err(error) if ended_with_epoch(&error) && !shared.cluster.is_placed_as(epoch) => Write::Moved,
                 Err(CallError::Refused { code: Refusal::Epoch, .. }) => {
                     is_too_early.set(true);
                     Write::Uncounted
@@ -351,7 +323,7 @@ impl Asker {
                     Write::Uncounted
                 }
                 Err(error) if is_nothing_done(&error) => {
-                    let cause = shared.cause_of(node, epoch, error);
+                    let cause = shared.peering.cause_of(node, epoch, error);
                     is_too_early.set(matches!(cause, Cause::Joining));
                     Write::Refused(cause)
                 }
@@ -391,7 +363,7 @@ impl Coordinator {
             let margin = TOO_EARLY_WAIT.max(timeout / 8);
             while asker.is_too_early.get() && deadline > Instant::now() + margin {
                 tokio::time::sleep(TOO_EARLY_WAIT).await;
-                if !asker.shared.is_of(asker.epoch) {
+                if !asker.shared.cluster.is_placed_as(asker.epoch) {
                     return Write::Moved;
                 }
                 let left = deadline.saturating_duration_since(Instant::now());
@@ -452,23 +424,14 @@ impl Coordinator {
         });
         let answered = async move {
             if me {
-                let is_unread = shared.is_unread(&key);
-                let newest = tokio::time::timeout(timeout, shared.replica.newest(&key)).await;
-                if !shared.is_of(epoch) {
-                    return Err(Cause::Moved);
-                }
-                return match newest {
-                    Ok(Ok(_)) if !shared.counts(is_unread) => Err(shared.not_voting()),
-                    Ok(Ok(version)) => Ok(version),
-                    Ok(Err(error)) => Err(Cause::Replica(error)),
-                    Err(_) => Err(Cause::Late),
-                };
+                let newest = tokio::time::timeout(timeout, shared.local.newest(&key, epoch)).await;
+                return counted(&shared, epoch, newest);
             }
-            let Some(call) = remote else { return Err(shared.unreachable(node)) };
+            let Some(call) = remote else { return Err(shared.peering.unreachable(node)) };
             match call.await {
                 Ok(Reply::NewestIs(version)) => Ok(version),
                 Ok(_) => Err(Cause::OffTopic),
-                Err(error) => Err(shared.failed(node, epoch, error)),
+                Err(error) => Err(shared.peering.failed(node, epoch, error)),
             }
         };
         step.over(answered)
@@ -495,11 +458,10 @@ impl Coordinator {
         });
         let answered = async move {
             if me {
-                let prepared = shared.prepare(key, ballot, earlier, value_bytes_max);
-                let prepared = tokio::time::timeout(timeout, prepared).await.unwrap_or(Err(Cause::Late));
-                return if shared.is_of(epoch) { prepared } else { Err(Cause::Moved) };
+                let prepared = shared.local.prepare(key, ballot, earlier, (value_bytes_max, epoch));
+                return counted(&shared, epoch, tokio::time::timeout(timeout, prepared).await);
             }
-            let Some(call) = remote else { return Err(shared.unreachable(node)) };
+            let Some(call) = remote else { return Err(shared.peering.unreachable(node)) };
             match call.await {
                 Ok(Reply::Prepared(answer)) => {
                     match &answer {
@@ -513,7 +475,7 @@ impl Coordinator {
                     Ok(answer)
                 }
                 Ok(_) => Err(Cause::OffTopic),
-                Err(error) => Err(shared.failed(node, epoch, error)),
+                Err(error) => Err(shared.peering.failed(node, epoch, error)),
             }
         };
         step.over(answered)
@@ -570,22 +532,8 @@ impl Coordinator {
         });
         let answered = async move {
             if me {
-                if !shared.cluster.votes() {
-                    return Err(shared.not_voting());
-                }
-                let read = tokio::time::timeout(timeout, shared.replica.get(&key)).await;
-                // Check again: the store may have been set aside meanwhile.
-                if !shared.cluster.votes() {
-                    return Err(shared.not_voting());
-                }
-                if !shared.is_of(epoch) {
-                    return Err(Cause::Moved);
-                }
-                return match read {
-                    Ok(Ok(record)) => Ok(record.map(Held::Whole)),
-                    Ok(Err(error)) => Err(Cause::Replica(error)),
-                    Err(_) => Err(Cause::Late),
-                };
+                let read = tokio::time::timeout(timeout, shared.local.get(&key, epoch)).await;
+                return counted(&shared, epoch, read).map(|record| record.map(Held::Whole));
             }
             let Some(call) = remote else { return Err(Cause::Unreachable) };
             match call.await {
@@ -596,7 +544,7 @@ impl Coordinator {
                     Ok(held)
                 }
                 Ok(_) => Err(Cause::OffTopic),
-                Err(error) => Err(shared.failed(node, epoch, error)),
+                Err(error) => Err(shared.peering.failed(node, epoch, error)),
             }
         };
         small(step.over(answered))
@@ -626,80 +574,67 @@ impl Coordinator {
     }
 }
 
-impl super::Shared {
-    /// Has this node's replica promise `ballot`.
-    pub(crate) async fn prepare(
-        &self,
-        key: Key,
-        ballot: Version,
-        earlier: Vec<Version>,
-        value_bytes_max: u32,
-    ) -> Result<BallotReply, Cause> {
-        let is_unread = self.is_unread(&key);
-        if !self.counts(is_unread) {
-            return Err(self.not_voting());
-        }
-        let prepared = self.replica.prepare(key, ballot, earlier).await.map_err(Cause::Replica)?;
-        // Check again: the store may have been set aside meanwhile, and its successor knows nothing.
-        if !self.counts(is_unread) {
-            return Err(self.not_voting());
-        }
-        Ok(match prepared {
-            Prepared::Denied { by } => {
-                self.stamps.observe(by);
-                BallotReply::Denied { by }
-            }
-            Prepared::Promised { held, has_held, has_built, memory_millis } => {
-                let held = held.map(|record| Held::new(record, value_bytes_max));
-                BallotReply::Promised { held, has_held, has_built, memory_millis }
-            }
-        })
+/// What this node's own replica `answered` in time, if it did and the answer counts.
+fn counted<T>(
+    shared: &Shared,
+    epoch: Epoch,
+    answered: Result<Result<T, NotCounted>, Elapsed>,
+) -> Result<T, Cause> {
+    match answered {
+        Ok(Ok(answer)) => Ok(answer),
+        Ok(Err(why)) => Err(why.into_cause(&shared.cluster)),
+        Err(_) if !shared.cluster.is_placed_as(epoch) => Err(Cause::Moved),
+        Err(_) => Err(Cause::Late),
     }
+}
 
-    /// Turns a replica's answer into a write's, and moves this node's clock above any newer version.
-    fn heard(&self, applied: Applied) -> Write {
+impl NotCounted {
+    pub(super) fn into_cause(self, cluster: &Cluster) -> Cause {
+        match self {
+            Self::Moved => Cause::Moved,
+            Self::NotVoting if cluster.is_early() => Cause::NotVotingYet,
+            Self::NotVoting => Cause::NotVoting,
+            Self::Replica(error) => Cause::Replica(error),
+        }
+    }
+}
+
+impl Write {
+    /// What a replica's answer means for a write. Moves this node's clock above any newer version.
+    fn of(applied: Applied, stamps: &Stamps) -> Self {
         match applied {
-            Applied::Stored => Write::Stored,
-            Applied::Superseded { .. } if canary::is(Canary::SupersededIgnored) => Write::Stored,
+            Applied::Stored => Self::Stored,
+            Applied::Superseded { .. } if canary::is(Canary::SupersededIgnored) => Self::Stored,
             Applied::Superseded { by, memory_millis } => {
-                self.stamps.observe(by);
-                Write::Superseded { by, memory: Duration::from_millis(memory_millis.into()) }
+                stamps.observe(by);
+                Self::Superseded { by, memory: Duration::from_millis(memory_millis.into()) }
             }
             Applied::TooLate { upto } => {
-                self.stamps.observe(upto);
-                Write::TooLate(upto)
+                stamps.observe(upto);
+                Self::TooLate(upto)
             }
             Applied::Contested { by } => {
-                self.stamps.observe(by);
-                Write::Contested(by)
+                stamps.observe(by);
+                Self::Contested(by)
             }
         }
     }
+}
 
-    /// Whether this replica's answer that it holds nothing newer counts for a write. It does not while the store lacks
-    /// records that an earlier one confirmed. Nor does it while it is unknown whether there was an earlier one: the
-    /// node that remembers it may be away. The same holds for a write to one replica, because an earlier write may have
-    /// been for more. A store that joins counts for keys that it is not read for yet (`is_unread`).
-    pub(crate) fn counts(&self, is_unread: bool) -> bool {
-        self.cluster.votes() || is_unread && self.cluster.confirms_unread()
-    }
-
-    /// Whether this node's store joins, and `key` is not read from it yet.
-    pub(crate) fn is_unread(&self, key: &Key) -> bool {
-        self.cluster.confirms_unread() && self.cluster.view().is_unread(key, self.cluster.me())
-    }
-
-    /// The reason why the replica at `node` did not confirm, as the client is told: the most specific one.
-    pub(crate) fn missing(&self, node: Slot, cause: &Cause) -> Missing {
+impl Missing {
+    /// The replica at `node`, with the reason why it did not confirm as the client is told it: the most specific one.
+    pub(super) fn of(shared: &Shared, node: Slot, cause: &Cause) -> Self {
+        let (cluster, local) = (&shared.cluster, &shared.local);
+        let is_me = node == cluster.me();
         let reason = match cause {
-            Cause::Late if node == self.cluster.me() && self.cluster.is_early() => self.why_not_voting(),
-            Cause::NotVoting | Cause::NotVotingYet if node == self.cluster.me() => self.why_not_voting(),
-            Cause::NotVoting | Cause::NotVotingYet => self.cluster.not_voting(node),
+            Cause::Late if is_me && cluster.is_early() => local.why_not_voting(),
+            Cause::NotVoting | Cause::NotVotingYet if is_me => local.why_not_voting(),
+            Cause::NotVoting | Cause::NotVotingYet => cluster.not_voting(node),
             Cause::Call(CallError::Refused { code: Refusal::NotVoting | Refusal::NotVotingYet, detail }) => {
                 detail.clone()
             }
             Cause::Unreachable | Cause::Call(CallError::NotSent { reason: Unsent::Down }) => {
-                let reason = self.cluster.contact(node, |contact| contact.reason().to_owned());
+                let reason = cluster.contact(node, |contact| contact.reason().to_owned());
                 if reason.is_empty() {
                     "no connection".to_owned()
                 } else {
@@ -710,51 +645,11 @@ impl super::Shared {
         };
         // The reason from a peer of another release may be empty.
         let reason = if reason.is_empty() { cause.to_string() } else { reason };
-        Missing { url: self.cluster.url_of(node).to_owned(), reason }
+        Self { url: cluster.url_of(node).to_owned(), reason }
     }
+}
 
-    /// The reason why this node's store does not count, as other nodes and clients are told: measured, and only one.
-    pub(crate) fn why_not_voting(&self) -> String {
-        let cluster = &self.cluster;
-        let urls = |nodes: Vec<Slot>| {
-            nodes.into_iter().map(|index| cluster.url_of(index).to_owned()).collect::<Vec<_>>().join(", ")
-        };
-        if let Some(epoch) = cluster.removed_in() {
-            return format!("it was removed from the cluster in epoch {epoch}");
-        }
-        if cluster.stands_down() {
-            return "its damaged store is being quarantined".to_owned();
-        }
-        let verdict = cluster.registry().verdict();
-        match verdict {
-            VotesVerdict::Unknown => {
-                let others = cluster.others().map(|index| cluster.id_of(index));
-                let unheard: Vec<_> = cluster.registry().unheard(others).collect();
-                let unheard = unheard.into_iter().filter_map(|node| self.cluster.slot_of(node)).collect();
-                format!("new store: waiting to hear from {}", urls(unheard))
-            }
-            VotesVerdict::Lacks => {
-                let (percent, left) = self.background.anti_entropy.refill_progress();
-                if cluster.joins() {
-                    return format!("joins: filled from the other nodes ({percent} %)");
-                }
-                if percent == 100 && !left.is_empty() {
-                    return format!("refilled after disk loss: waiting to compare with {}", urls(left));
-                }
-                format!("refilling after disk loss ({percent} %)")
-            }
-            VotesVerdict::Votes => {
-                let (met, needed) = cluster.met_and_needed();
-                format!("just started: waiting for a majority ({} of {needed})", met.min(needed))
-            }
-        }
-    }
-
-    /// The cause for which this node's replica does not count.
-    pub(crate) fn not_voting(&self) -> Cause {
-        if self.cluster.is_early() { Cause::NotVotingYet } else { Cause::NotVoting }
-    }
-
+impl Peering {
     /// Counts a call that failed. Where the node works with another epoch, asks it for later configurations.
     fn note_failure(&self, node: Slot, error: &CallError) {
         self.count_failure(node);
@@ -771,7 +666,7 @@ impl super::Shared {
 
     fn cause_of(&self, node: Slot, epoch: Epoch, error: CallError) -> Cause {
         match error {
-            error if ended_with_epoch(&error) && !self.is_of(epoch) => Cause::Moved,
+            error if ended_with_epoch(&error) && !self.cluster.is_placed_as(epoch) => Cause::Moved,
             CallError::NotSent { .. } if self.cluster.is_joining(node) => Cause::Joining,
             error => Cause::Call(error),
         }
@@ -780,11 +675,6 @@ impl super::Shared {
     /// The cause for which nothing was sent to a node without a link. A node that joins opens its store once it is named.
     fn unreachable(&self, node: Slot) -> Cause {
         if self.cluster.is_joining(node) { Cause::Joining } else { Cause::Unreachable }
-    }
-
-    /// Whether keys are placed on this node as in `epoch`: then it carries out requests that name it.
-    pub(crate) fn is_of(&self, epoch: Epoch) -> bool {
-        self.cluster.placed_since() == epoch || canary::is(Canary::ServesOldEpoch)
     }
 
     pub(crate) fn count_failure(&self, node: Slot) {

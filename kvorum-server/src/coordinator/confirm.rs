@@ -78,7 +78,7 @@ impl Coordinator {
                 }
                 Ok(Some((index, Ok(_)))) => missing.push((index, Cause::Moved)),
                 Ok(Some((index, Err(error)))) => {
-                    missing.push((index, shared.failed(index, view.placed_since(), error)));
+                    missing.push((index, shared.peering.failed(index, view.placed_since(), error)));
                 }
                 Ok(None) => return Err(missing),
                 Err(_) => {

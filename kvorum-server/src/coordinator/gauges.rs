@@ -3,8 +3,8 @@
 //! A link belongs to one thread. Twice a second each thread publishes the state of its links; status and metrics add
 //! them up. So no call pays for counters that other threads read.
 
-use super::{Coordinator, Shared};
-use crate::cluster::{ClockOffset, VotesVerdict};
+use super::{Coordinator, Peering, Shared};
+use crate::cluster::ClockOffset;
 use crate::metrics::{CallKind, CallMetrics, LatencyCounts};
 use crate::peer::{LinkCounts, LinkState};
 use crate::replica::{StoreState, Waiting};
@@ -12,7 +12,7 @@ use kvorum_core::{Partition, Slot};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// The time between two readings.
@@ -82,7 +82,7 @@ impl Coordinator {
             let slots = self.view().slots().last().map_or(0, |last| last.0 + 1);
             let links = (0..slots).map(|index| self.read_link(Slot(index))).collect();
             {
-                let mut all = self.shared.peering.gauges.links.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut all = self.shared.peering.gauges.links();
                 if all.len() <= thread {
                     all.resize_with(thread + 1, Vec::new);
                 }
@@ -115,28 +115,29 @@ impl Coordinator {
     }
 }
 
-impl Shared {
+impl PeerStatus {
     /// The state of every other node; of none if this one was removed, and leaves them alone.
-    pub fn peers(&self) -> Vec<PeerStatus> {
-        if self.cluster.is_removed() {
+    pub fn of_all(shared: &Shared) -> Vec<Self> {
+        let cluster = &shared.cluster;
+        if cluster.is_removed() {
             return Vec::new();
         }
-        let links = self.peering.gauges.links.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let links = shared.peering.gauges.links().clone();
         let status = |index: Slot| {
             let of_peer: Vec<&LinkGauge> =
                 links.iter().filter_map(|links| links.get(usize::from(index.0))).collect();
             let usable = of_peer.iter().filter(|link| link.is_usable).count();
-            let mut status = PeerStatus {
-                url: self.cluster.url_of(index).to_owned(),
-                node: self.cluster.id_of(index).to_string(),
+            let mut status = Self {
+                url: cluster.url_of(index).to_owned(),
+                node: cluster.id_of(index).to_string(),
                 state: match usable {
                     0 => "down",
                     some if some < of_peer.len() => "suspect",
                     _ => "up",
                 },
-                clock_offset: self.background.membership.clock_offset(index),
-                hints: self.hints.waiting_for(self.cluster.id_of(index)),
-                ..PeerStatus::default()
+                clock_offset: shared.background.membership.clock_offset(index),
+                hints: shared.hints.waiting_for(cluster.id_of(index)),
+                ..Self::default()
             };
             for link in of_peer {
                 if status.reason.is_empty() {
@@ -147,19 +148,27 @@ impl Shared {
                 status.latency_p95 = status.latency_p95.max(link.latency_p95);
                 status.counts = sum(status.counts, link.counts);
             }
-            if let Some(peer) = self.cluster.peer(index) {
+            if let Some(peer) = cluster.peer(index) {
                 status.votes = peer.votes.load(Ordering::Relaxed);
                 status.failures = peer.failures.load(Ordering::Relaxed);
                 status.hints_delivered = peer.hints_delivered.load(Ordering::Relaxed);
             }
             status
         };
-        self.cluster.others().map(status).collect()
+        cluster.others().map(status).collect()
     }
+}
 
-    /// How long the answered calls of `kind` to each other node took, in the order of [`Self::peers`].
+impl Gauges {
+    fn links(&self) -> MutexGuard<'_, Vec<Vec<LinkGauge>>> {
+        self.links.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Peering {
+    /// How long the answered calls of `kind` to each other node took, in the order of [`PeerStatus::of_all`].
     pub fn call_latencies(&self, kind: CallKind) -> Vec<LatencyCounts> {
-        let links = self.peering.gauges.links.lock().unwrap_or_else(PoisonError::into_inner);
+        let links = self.gauges.links();
         let of_peer = |index: Slot| {
             let mut total = LatencyCounts::default();
             let gauges = links.iter().filter_map(|links| links.get(usize::from(index.0)));
@@ -168,37 +177,26 @@ impl Shared {
         };
         self.cluster.others().map(of_peer).collect()
     }
+}
 
-    /// Whether a default request for any key finds enough replicas that answer and are quorum-eligible, as far as is
-    /// known.
-    pub fn finds_default_quorum(&self) -> bool {
-        let cluster = &self.cluster;
-        let quorum = self.default_quorum();
-        let view = cluster.view();
-        let others = cluster.others().zip(self.peers());
-        let mut counts: BTreeSet<Slot> =
-            others.filter(|(_, peer)| peer.state == "up" && peer.votes).map(|(index, _)| index).collect();
-        if cluster.votes() && !matches!(self.replica.health(), StoreState::Failed { .. }) {
-            counts.insert(cluster.me());
-        }
-        let partitions = (0..=u16::MAX).take(1 << cluster.partition_bits());
-        partitions.map(Partition).all(|partition| {
-            let is_enough = |list: &[Slot]| {
-                list.iter().filter(|index| counts.contains(index)).count() >= usize::from(quorum.ack())
-            };
-            view.route(partition).of(quorum.from()).writes().all(is_enough)
-        })
+/// Whether a default request for any key finds enough replicas that answer and are quorum-eligible, as far as is known.
+pub fn finds_default_quorum(shared: &Shared) -> bool {
+    let cluster = &shared.cluster;
+    let quorum = shared.settings.default_quorum(cluster.node_count());
+    let view = cluster.view();
+    let others = cluster.others().zip(PeerStatus::of_all(shared));
+    let mut counts: BTreeSet<Slot> =
+        others.filter(|(_, peer)| peer.state == "up" && peer.votes).map(|(index, _)| index).collect();
+    if cluster.votes() && !matches!(shared.replica.health(), StoreState::Failed { .. }) {
+        counts.insert(cluster.me());
     }
-
-    /// Whether this node's store is quorum-eligible, as one word. It is `unknown` while the store is new or has met too
-    /// few nodes since it started, and `lacks` when it is known to lack records of an earlier store; otherwise `yes`.
-    pub fn votes(&self) -> &'static str {
-        match self.cluster.registry().verdict() {
-            VotesVerdict::Votes if self.cluster.has_met() => "yes",
-            VotesVerdict::Votes | VotesVerdict::Unknown => "unknown",
-            VotesVerdict::Lacks => "lacks",
-        }
-    }
+    let partitions = (0..=u16::MAX).take(1 << cluster.partition_bits());
+    partitions.map(Partition).all(|partition| {
+        let is_enough = |list: &[Slot]| {
+            list.iter().filter(|index| counts.contains(index)).count() >= usize::from(quorum.ack())
+        };
+        view.route(partition).of(quorum.from()).writes().all(is_enough)
+    })
 }
 
 fn sum(a: LinkCounts, b: LinkCounts) -> LinkCounts {

@@ -3,7 +3,8 @@
 use super::sign::Signs;
 use super::{Coordinator, Gauges, Shared};
 use crate::background;
-use crate::cluster::{Contact, News, SlotTable};
+use crate::cluster::{Cluster, Contact, News, SlotTable};
+use crate::membership::Configurations;
 use crate::peer::{
     Connector, HandshakeError, Hello, Link, LinkObserver, LinkParts, PeerAuth, PeerLimits, Setback,
 };
@@ -30,12 +31,26 @@ pub struct Peering {
     pub gauges: Gauges,
     /// Whether this node was told to stop: it then loses its peers by its own doing.
     is_draining: AtomicBool,
+    pub(super) cluster: Arc<Cluster>,
+    pub(super) configurations: Arc<Configurations>,
 }
 
 impl Peering {
-    pub(super) fn new(limits: Arc<PeerLimits>, auth: Arc<PeerAuth>) -> Self {
-        let (signs, gauges) = (SlotTable::default(), Gauges::default());
-        Self { limits, auth, signs, gauges, is_draining: AtomicBool::new(false) }
+    pub(super) fn new(
+        limits: Arc<PeerLimits>,
+        auth: Arc<PeerAuth>,
+        cluster: &Arc<Cluster>,
+        configurations: &Arc<Configurations>,
+    ) -> Self {
+        Self {
+            limits,
+            auth,
+            signs: SlotTable::default(),
+            gauges: Gauges::default(),
+            is_draining: AtomicBool::new(false),
+            cluster: Arc::clone(cluster),
+            configurations: Arc::clone(configurations),
+        }
     }
 
     /// Notes that this node was told to stop. From now on it logs no peer as lost.

@@ -3,9 +3,9 @@
 //! It plans a request (which replicas, how many must confirm, until when), stamps writes, asks this node's own replica
 //! and its peers' replicas, and counts the answers by the rules of `kvorum-core`. It knows neither HTTP nor disks.
 //!
-//! A reader follows a request: [`write`], [`ballot`], [`read`], [`range`]. [`serve`] answers the requests of peers, and [`explain`] says
-//! which replica holds what of a key. Operators change the members with [`Changes`]. Everything that a node does without a client is in
-//! [`crate::background`].
+//! A reader follows a request: [`write`], [`ballot`], [`read`], [`range`]. They ask replicas by [`calls`]; this node's own is
+//! [`LocalReplica`], which [`serve`] asks for peers. [`explain`] says which replica holds what of a key. Operators change the
+//! members with [`Changes`]. Everything that a node does without a client is in [`crate::background`].
 //!
 //! There is one [`Coordinator`] per network thread, with its own [`links`] to every peer, so that a request and all its
 //! calls stay on one thread. The threads share [`Shared`].
@@ -19,6 +19,7 @@ mod explain;
 mod gauges;
 mod group;
 mod links;
+mod local_replica;
 mod range;
 mod read;
 mod restore;
@@ -34,8 +35,9 @@ pub use calls::Cause;
 pub use changes::{ApplyPlanError, Changes, PlanningError, ProposeError, Silent};
 pub use edit::{APPENDED_BYTES_MAX, Edit};
 pub use explain::{Explained, Explanation, HeldPromise, HeldRecord};
-pub use gauges::{Gauges, LinkGauge, PeerStatus};
+pub use gauges::{Gauges, LinkGauge, PeerStatus, finds_default_quorum};
 pub use links::Peering;
+pub use local_replica::LocalReplica;
 pub use range::ClusterRange;
 pub use serve::PeerHandler;
 pub use stamp::Stamps;
@@ -177,6 +179,28 @@ pub struct Settings {
     pub takes_any_peer: bool,
 }
 
+impl Settings {
+    /// The quorum of a request that names none, of a cluster of `nodes`.
+    pub fn default_quorum(&self, nodes: u16) -> Quorum {
+        Quorum::default_for(self.factor, nodes)
+    }
+
+    /// The FROM that a record of a write to `quorum` is stored with, in a cluster of `nodes`.
+    ///
+    /// Where a key can have one replica only, 1/1 is a write to all nodes there are. Stored with FROM 1, its record would stay on one
+    /// node when the cluster grows, and a default read of three nodes need not ask that one. So it is stored for as many replicas
+    /// as a default write of a larger cluster.
+    fn stored_from(&self, quorum: Quorum, nodes: u16) -> u16 {
+        if quorum.from() > 1 || nodes > 1 {
+            return quorum.from();
+        }
+        match self.factor {
+            ReplicationFactor::Count(count) => count.max(1),
+            ReplicationFactor::All => u16::try_from(NODES_MAX).unwrap_or(u16::MAX),
+        }
+    }
+}
+
 /// The rates of the work that the node does without a client.
 #[derive(Debug, Clone, Copy)]
 pub struct Upkeep {
@@ -309,7 +333,7 @@ impl CoordinatorMetrics {
     }
 }
 
-/// The state that the threads' coordinators share.
+/// The parts of a node, which its threads share. Each has its own methods.
 pub struct Shared {
     /// The nodes and the placement of keys.
     pub cluster: Arc<Cluster>,
@@ -335,6 +359,8 @@ pub struct Shared {
     pub background: Background,
     /// What the threads' links share.
     pub peering: Peering,
+    /// The node's own replica, as requests ask it.
+    pub local: LocalReplica,
 }
 
 /// The coordinator of one network thread.
@@ -409,7 +435,7 @@ impl Coordinator {
 
     /// The quorum of a request that names none.
     pub fn default_quorum(&self) -> Quorum {
-        self.shared.default_quorum()
+        self.shared.settings.default_quorum(self.shared.cluster.node_count())
     }
 
     /// Reads the records of start <= key < end that this node stores, tombstones and expired ones included. Also
@@ -436,7 +462,7 @@ impl Coordinator {
     /// Whether the node at `index` answers, and its store is quorum-eligible.
     fn counts(&self, index: Slot) -> bool {
         match self.link(index) {
-            _ if self.is_me(index) => self.shared.counts(false),
+            _ if self.is_me(index) => self.shared.cluster.votes(),
             None => false,
             Some(link) => {
                 link.is_usable()
@@ -511,10 +537,14 @@ impl Shared {
             configurations: &configurations,
             settings: &settings,
         });
+        let progress = Arc::clone(&background.anti_entropy.progress);
+        let local = LocalReplica::new(Arc::clone(&cluster), replica.clone(), Arc::clone(&stamps), progress);
         Arc::new(Self {
+            timestamps: Arc::clone(&peer_limits.timestamps),
+            peering: Peering::new(peer_limits, peer_auth, &cluster, &configurations),
+            local,
             cluster,
             clock,
-            timestamps: Arc::clone(&peer_limits.timestamps),
             rng,
             replica,
             hints,
@@ -523,27 +553,6 @@ impl Shared {
             metrics: CoordinatorMetrics::default(),
             configurations,
             background,
-            peering: Peering::new(peer_limits, peer_auth),
         })
-    }
-
-    /// The quorum of a request that names none.
-    pub fn default_quorum(&self) -> Quorum {
-        Quorum::default_for(self.settings.factor, self.cluster.node_count())
-    }
-
-    /// The FROM that a record of a write to `quorum` is stored with.
-    ///
-    /// Where a key can have one replica only, 1/1 is a write to all nodes there are. Stored with FROM 1, its record would stay on one
-    /// node when the cluster grows, and a default read of three nodes need not ask that one. So it is stored for as many replicas
-    /// as a default write of a larger cluster.
-    pub(crate) fn stored_from(&self, quorum: Quorum) -> u16 {
-        if quorum.from() > 1 || self.cluster.node_count() > 1 {
-            return quorum.from();
-        }
-        match self.settings.factor {
-            ReplicationFactor::Count(count) => count.max(1),
-            ReplicationFactor::All => u16::try_from(NODES_MAX).unwrap_or(u16::MAX),
-        }
     }
 }

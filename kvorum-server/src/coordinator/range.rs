@@ -158,7 +158,7 @@ impl Coordinator {
                 range.sources.push(Source { node, rows: VecDeque::new(), next, open: None });
             }
             let filled = range.fill().await;
-            if !self.shared.is_of(view.placed_since())
+            if !self.shared.cluster.is_placed_as(view.placed_since())
                 && begun.elapsed() < self.shared.settings.request_timeout
             {
                 view = self.view();
@@ -186,11 +186,8 @@ impl Coordinator {
         Box::pin(async move {
             let (shared, epoch) = (&coordinator.shared, share.view.placed_since());
             if node == shared.cluster.me() {
-                let reader = shared.replica.scan(start, end).await.map_err(Cause::Replica)?;
-                // The snapshot may be of the next epoch, in which other nodes hold the keys.
-                if !shared.is_of(epoch) {
-                    return Err(Cause::Moved);
-                }
+                let reader = shared.local.scan(start, end, epoch).await;
+                let reader = reader.map_err(|why| why.into_cause(&shared.cluster))?;
                 return read_local(shared, &share, Box::new(reader)).await;
             }
             let open = Request::ScanOpen {
@@ -217,7 +214,7 @@ impl Coordinator {
         let Some(link) = self.link(node) else { return Err(Cause::Unreachable) };
         match link.call_within(request, PART_TIMEOUT, epoch, None).await {
             Err(error @ CallError::Refused { code: Refusal::Epoch, .. }) => {
-                Err(self.shared.failed(node, epoch, error))
+                Err(self.shared.peering.failed(node, epoch, error))
             }
             answer => self.part_of(answer),
         }
@@ -298,7 +295,7 @@ impl ClusterRange {
                 }
                 Err(cause) => {
                     self.sources.remove(at);
-                    let missing = self.coordinator.shared.missing(node, &cause);
+                    let missing = Missing::of(&self.coordinator.shared, node, &cause);
                     tracing::debug!(node = missing.url, %cause, "a range goes on without a node");
                     self.missing.push(missing);
                     let left: Vec<u16> = self.sources.iter().map(|source| source.node.0).collect();

@@ -4,7 +4,7 @@
 use super::ballot::{Ballot, End, Purpose, majority};
 use super::calls::{Calls, Cause, INLINE_BYTES_MAX, Read, Write};
 use super::confirm::Unconfirmed;
-use super::{Coordinator, CoordinatorError, Found};
+use super::{Coordinator, CoordinatorError, Found, Missing};
 use crate::canary::{self, Canary};
 use crate::cluster::Plan;
 use crate::peer::{ApplyKind, Held};
@@ -148,7 +148,8 @@ impl Coordinator {
         {
             return CoordinatorError::Replica(error);
         }
-        let missing = missing.into_iter().map(|(node, cause)| self.shared.missing(node, &cause)).collect();
+        let missing =
+            missing.into_iter().map(|(node, cause)| Missing::of(&self.shared, node, &cause)).collect();
         let waited = begun.elapsed();
         CoordinatorError::NotEnoughReplicas { quorum, confirmed, missing, waited }
     }

@@ -1,13 +1,13 @@
 //! The requests that a peer may send to this node.
 
 use super::Shared;
-use super::calls::{Cause, is_own, source_of};
+use super::local_replica::NotCounted;
 use super::range::Share;
 use crate::background::anti_entropy::bulk::Part;
 use crate::background::rate_limit::{charged, charged_hint};
 use crate::membership::LEVEL_MAX;
 use crate::peer::{ApplyKind, Caller, Held, Hello, Refusal, Reply, Request, Service, Timestamp};
-use crate::replica::{Applied, Fetched, RangeReader, ReplicaError};
+use crate::replica::{Fetched, RangeReader, ReplicaError};
 use crate::slow::{self, Trace, TraceContext};
 use crate::spans::{Answer, Asked, Spans};
 use bytes::Bytes;
@@ -92,14 +92,17 @@ impl Service for PeerHandler {
         let epoch = caller.epoch;
         if request.is_of_epoch() {
             shared.configurations.note_epoch(index, epoch);
-            if !shared.is_of(epoch) {
+            if !shared.cluster.is_placed_as(epoch) {
                 return Box::pin(std::future::ready(other_epoch(&shared, epoch)));
             }
         }
         match request {
             Request::Apply { key, record, kind } => Box::pin(apply(shared, key, record, kind, epoch)),
             Request::Get { key, value_bytes_max } => Box::pin(get(shared, key, value_bytes_max, epoch)),
-            Request::Newest { key } => Box::pin(newest(shared, key, epoch)),
+            Request::Newest { key } => Box::pin(async move {
+                let newest = shared.local.newest(&key, epoch).await;
+                newest.map_or_else(|why| refusal(&shared, epoch, why), Reply::NewestIs)
+            }),
             Request::Prepare { key, ballot, earlier, value_bytes_max } => {
                 Box::pin(prepare(shared, key, ballot, earlier, (value_bytes_max, epoch)))
             }
@@ -265,9 +268,6 @@ impl Scans {
         share: Share,
         bytes: u32,
     ) -> Reply {
-        if !shared.cluster.votes() {
-            return not_voting(shared);
-        }
         let now = shared.clock.mono();
         self.open.borrow_mut().retain(|_, scan| scan.used_at + SCAN_IDLE_MAX > now);
         if self.open.borrow().len() >= SCANS_OPEN_MAX {
@@ -277,15 +277,13 @@ impl Scans {
             };
         }
         let epoch = share.view.placed_since();
-        match shared.replica.scan(start, end).await {
-            // The snapshot may be of the next epoch, in which other nodes hold the keys.
-            Ok(_) if !shared.is_of(epoch) => other_epoch(shared, epoch),
+        match shared.local.scan(start, end, epoch).await {
             Ok(reader) => {
                 let number = self.numbers.get().wrapping_add(1);
                 self.numbers.set(number);
                 self.part(shared, number, OpenScan { reader, share, used_at: now }, bytes).await
             }
-            Err(error) => refuse(&error),
+            Err(why) => refusal(shared, epoch, why),
         }
     }
 
@@ -354,36 +352,8 @@ async fn apply(shared: Arc<Shared>, key: Key, record: Record, kind: ApplyKind, e
     }
     // Copy the key: the store remembers keys for a while, and a slice would keep the whole received buffer in memory.
     let Ok(key) = Key::new(Bytes::copy_from_slice(key.as_ref())) else { return unknown() };
-    let is_unread = shared.is_unread(&key);
-    let applied = shared.replica.apply(key, record, source_of(kind)).await;
-    // Check again: other nodes may read elsewhere in the new epoch.
-    if !shared.is_of(epoch) {
-        return other_epoch(&shared, epoch);
-    }
-    match applied {
-        // A lost store cannot rule out that it had confirmed a newer record: it keeps this one, but does not count for
-        // the client.
-        Ok(Applied::Stored) if is_own(kind) && !shared.counts(is_unread) => not_voting(&shared),
-        Ok(Applied::Superseded { by, .. }) if is_own(kind) && !shared.counts(is_unread) => {
-            Reply::Applied(Applied::Contested { by })
-        }
-        Ok(applied) => Reply::Applied(applied),
-        Err(error) => refuse(&error),
-    }
-}
-
-async fn newest(shared: Arc<Shared>, key: Key, epoch: Epoch) -> Reply {
-    let is_unread = shared.is_unread(&key);
-    if !shared.counts(is_unread) {
-        return not_voting(&shared);
-    }
-    match shared.replica.newest(&key).await {
-        _ if !shared.is_of(epoch) => other_epoch(&shared, epoch),
-        // Check again: the store may have been set aside meanwhile.
-        Ok(_) if !shared.counts(is_unread) => not_voting(&shared),
-        Ok(version) => Reply::NewestIs(version),
-        Err(error) => refuse(&error),
-    }
+    let applied = shared.local.apply(key, record, kind, epoch).await;
+    applied.map_or_else(|why| refusal(&shared, epoch, why), Reply::Applied)
 }
 
 async fn prepare(
@@ -397,12 +367,8 @@ async fn prepare(
     shared.background.pace.note_request();
     // Copy the key: the store keeps it with the promise, and a slice would keep the whole received buffer in memory.
     let Ok(key) = Key::new(Bytes::copy_from_slice(key.as_ref())) else { return unknown() };
-    match shared.prepare(key, ballot, earlier, value_bytes_max).await {
-        _ if !shared.is_of(epoch) => other_epoch(&shared, epoch),
-        Ok(answer) => Reply::Prepared(answer),
-        Err(Cause::Replica(error)) => refuse(&error),
-        Err(_) => not_voting(&shared),
-    }
+    let prepared = shared.local.prepare(key, ballot, earlier, (value_bytes_max, epoch)).await;
+    prepared.map_or_else(|why| refusal(&shared, epoch, why), Reply::Prepared)
 }
 
 async fn fetch(shared: Arc<Shared>, keys: Vec<Key>, bytes: u32) -> Reply {
@@ -448,20 +414,18 @@ async fn stretch(
 
 async fn get(shared: Arc<Shared>, key: Key, value_bytes_max: u32, epoch: Epoch) -> Reply {
     shared.background.pace.note_request();
-    if !shared.cluster.votes() {
-        return not_voting(&shared);
-    }
-    let read = shared.replica.get(&key).await;
-    // Check again: the store may have been set aside meanwhile, and the record read from its empty successor.
-    if !shared.cluster.votes() {
-        return not_voting(&shared);
-    }
-    if !shared.is_of(epoch) {
-        return other_epoch(&shared, epoch);
-    }
-    match read {
+    match shared.local.get(&key, epoch).await {
         Ok(record) => Reply::Found(record.map(|record| Held::new(record, value_bytes_max))),
-        Err(error) => refuse(&error),
+        Err(why) => refusal(&shared, epoch, why),
+    }
+}
+
+/// The reply to a request of `epoch` whose answer does not count.
+fn refusal(shared: &Shared, epoch: Epoch, why: NotCounted) -> Reply {
+    match why {
+        NotCounted::Moved => other_epoch(shared, epoch),
+        NotCounted::NotVoting => not_voting(shared),
+        NotCounted::Replica(error) => refuse(&error),
     }
 }
 
@@ -477,7 +441,7 @@ fn other_epoch(shared: &Shared, theirs: Epoch) -> Reply {
 fn not_voting(shared: &Shared) -> Reply {
     let is_early = shared.cluster.is_early();
     let code = if is_early { Refusal::NotVotingYet } else { Refusal::NotVoting };
-    Reply::Refused { code, detail: shared.why_not_voting() }
+    Reply::Refused { code, detail: shared.local.why_not_voting() }
 }
 
 /// Refuses to list this store's rows. With a clock that may be behind, the list would leave out rows that only seem to be

@@ -8,7 +8,7 @@ use super::ballot::{Ballot, End, Purpose};
 use super::calls::{Calls, Cause, Write};
 use super::confirm::Unconfirmed;
 use super::edit::Change;
-use super::{Coordinator, CoordinatorError, Fanout, Mutation, Written};
+use super::{Coordinator, CoordinatorError, Fanout, Missing, Mutation, Written};
 use crate::canary::{self, Canary};
 use crate::clock::ClockStanding;
 use crate::cluster::{Plan, View};
@@ -69,7 +69,7 @@ impl Coordinator {
             expires,
             above,
             quorum,
-            from: self.shared.stored_from(quorum),
+            from: self.shared.settings.stored_from(quorum, self.shared.cluster.node_count()),
             begun,
             sent_in: None,
             report,
@@ -515,7 +515,7 @@ impl Writing {
             return CoordinatorError::Replica(error);
         }
         missing.extend(silent.map(|node| (node, Cause::Late)));
-        let missing = missing.into_iter().map(|(node, cause)| shared.missing(node, &cause)).collect();
+        let missing = missing.into_iter().map(|(node, cause)| Missing::of(shared, node, &cause)).collect();
         let waited = self.begun.elapsed();
         CoordinatorError::NotEnoughReplicas { quorum: self.quorum, confirmed, missing, waited }
     }

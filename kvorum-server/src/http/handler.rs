@@ -642,7 +642,8 @@ pub(super) fn show_topology<B>(
     if let Some(epoch) = shared.cluster.removed_in() {
         return Err(Failure::removed(epoch));
     }
-    let body = topology::render(&shared.cluster, shared.default_quorum(), ranks.unwrap_or(DEFAULT_RANKS));
+    let quorum = shared.settings.default_quorum(shared.cluster.node_count());
+    let body = topology::render(&shared.cluster, quorum, ranks.unwrap_or(DEFAULT_RANKS));
     let mut response = Response::new(ReplyBody::full(Bytes::from(body)));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     Ok(response)

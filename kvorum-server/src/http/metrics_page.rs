@@ -587,7 +587,7 @@ fn peers(shared: &Shared) -> Vec<Family> {
     let mut families = Vec::new();
     let mut family = |name, kind, help| families.push(Family { name, help, kind });
     let label = |value: &str| vec![("peer", value.to_owned())];
-    let peers = shared.peers();
+    let peers = PeerStatus::of_all(shared);
     let per_peer = |of: Of| peers.iter().map(|peer| (label(&peer.url), of(peer))).collect::<Vec<_>>();
     let gauges: [(_, Of, _); 9] = [
         ("kvorum_peer_up", |p| f64::from(u8::from(p.state == "up")), "1 when a peer answers"),
@@ -637,7 +637,7 @@ fn peers(shared: &Shared) -> Vec<Family> {
     }
     let mut calls = Vec::new();
     for kind in CallKind::ALL {
-        for (peer, latencies) in peers.iter().zip(shared.call_latencies(kind)) {
+        for (peer, latencies) in peers.iter().zip(shared.peering.call_latencies(kind)) {
             calls.push((vec![("peer", peer.url.clone()), ("kind", kind.name().to_owned())], latencies));
         }
     }

@@ -9,6 +9,7 @@ use super::rooms::Rooms;
 use super::settings;
 use super::status::{self, Own, Serving};
 use super::target;
+use crate::coordinator::PeerStatus;
 use crate::history::{
     History, HotPartition, PEERS_MAX, PeerSample, Reading, SAMPLE_EVERY, SAMPLES_MAX, Sample,
 };
@@ -115,8 +116,8 @@ pub async fn keep_history(service: Arc<Service>) {
 
 fn reading(service: &Service) -> Reading {
     let process = Process::read();
-    let peers = service.rooms.get().map(|rooms| rooms.shared.peers()).unwrap_or_default();
-    let peer = |peer: &crate::coordinator::PeerStatus| PeerSample {
+    let peers = service.rooms.get().map(|rooms| PeerStatus::of_all(&rooms.shared)).unwrap_or_default();
+    let peer = |peer: &PeerStatus| PeerSample {
         latency_mean_micros: u32::try_from(peer.latency_mean.as_micros()).unwrap_or(u32::MAX),
         clock_offset_millis: peer.clock_offset.and_then(|offset| i32::try_from(offset.millis).ok()),
         is_up: peer.state == "up",
@@ -138,7 +139,7 @@ pub(super) fn show_history<B>(
     request: &Request<B>,
 ) -> Result<Response<ReplyBody>, Failure> {
     let count = target::parse_history(request.uri().query())?.map_or(SAMPLES_MAX, usize::from);
-    let peers = service.rooms.get().map(|rooms| rooms.shared.peers()).unwrap_or_default();
+    let peers = service.rooms.get().map(|rooms| PeerStatus::of_all(&rooms.shared)).unwrap_or_default();
     let urls: Vec<String> = peers.into_iter().take(PEERS_MAX).map(|peer| peer.url).collect();
     let body = render_history(&service.facts.url, &urls, &service.history, count);
     let mut response = Response::new(ReplyBody::full(Bytes::from(body)));

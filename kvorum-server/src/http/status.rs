@@ -6,7 +6,7 @@ use super::reports::rounded;
 use super::server::Phase;
 use super::settings::ShownSetting;
 use crate::authority::Authority;
-use crate::coordinator::{PeerStatus, Shared};
+use crate::coordinator::{PeerStatus, Shared, finds_default_quorum};
 use crate::history::Sample;
 use crate::machine::{self, DiskSpace, Process};
 use crate::replica::StoreState;
@@ -54,7 +54,7 @@ impl Serving {
             (_, Phase::Starting | Phase::Joining, _) => Self::Starting,
             (_, Phase::Ready, _) if shared.cluster.is_removed() => Self::Removed,
             (_, Phase::Ready, StoreState::Failed { .. }) => Self::StoreFailed,
-            (_, Phase::Ready, _) if !shared.finds_default_quorum() => Self::NoQuorum,
+            (_, Phase::Ready, _) if !finds_default_quorum(shared) => Self::NoQuorum,
             (_, Phase::Ready, _) if shared.timestamps.stands_down() => Self::ClockOff,
             (_, Phase::Ready, StoreState::DiskFull) => Self::DiskFull,
             (_, Phase::Ready, StoreState::Short(_)) => Self::StoreWaiting,
@@ -169,13 +169,15 @@ pub(super) fn render(
         Some(state) => (state.name(), None),
     };
     let version = machine::VERSION;
-    let peers = shared.map(Shared::peers).unwrap_or_default();
-    let votes = shared.map_or("unknown", Shared::votes);
+    let peers = shared.map(PeerStatus::of_all).unwrap_or_default();
+    let votes = shared.map_or("unknown", |shared| shared.local.eligibility());
     let workers = shared.map(|shared| shared.background.list_workers()).unwrap_or_default();
     let paused: Vec<&str> =
         workers.iter().filter(|worker| worker.state == "paused").map(|worker| &*worker.name).collect();
-    let waits_for = shared.filter(|shared| !shared.counts(false)).map(Shared::why_not_voting);
+    let waits_for =
+        shared.filter(|shared| !shared.cluster.votes()).map(|shared| shared.local.why_not_voting());
     let waits_for = waits_for.or_else(|| own.joining.clone());
+    let quorum = shared.map(|shared| shared.settings.default_quorum(shared.cluster.node_count()));
     let id = shared.map(|shared| format!("{:032x}", shared.replica.store_id()));
     let mut body = serde_json::json!({
         "state": state,
@@ -197,7 +199,7 @@ pub(super) fn render(
         "converged": shared.map(render_converged),
         "version": version,
         "commit": machine::COMMIT,
-        "quorum": shared.map(Shared::default_quorum).map(|quorum| serde_json::json!({"ack": quorum.ack(), "from": quorum.from()})),
+        "quorum": quorum.map(|quorum| serde_json::json!({"ack": quorum.ack(), "from": quorum.from()})),
         "waits_for": &waits_for,
         "uptime_ms": millis(own.uptime),
         "process": {"cpu_ms": own.process.cpu.map(millis), "resident_bytes": own.process.resident_bytes},

@@ -76,6 +76,15 @@ impl fmt::Display for ReplicaError {
 impl std::error::Error for ReplicaError {}
 
 impl ReplicaError {
+    /// Whether the replica surely did not take the record.
+    pub(crate) fn is_nothing_done(&self) -> bool {
+        self.is_shortage()
+            || matches!(
+                self,
+                Self::Overloaded | Self::Stopped | Self::TooFarAhead(_) | Self::ValueTooLong { .. }
+            )
+    }
+
     /// Whether the request was refused because the machine ran out of a resource: nothing was done, and the shortage
     /// passes.
     pub fn is_shortage(&self) -> bool {

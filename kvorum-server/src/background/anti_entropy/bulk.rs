@@ -133,7 +133,7 @@ impl Puller {
             Ok(Reply::Stretched { last, is_large, records }) => Ok(Part { records, last, is_large }),
             Ok(_) => Err(Cause::OffTopic),
             Err(error) => {
-                self.own.shared.count_failure(self.index);
+                self.own.shared.peering.count_failure(self.index);
                 Err(Cause::Call(error))
             }
         }

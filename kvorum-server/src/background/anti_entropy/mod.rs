@@ -114,6 +114,23 @@ pub struct Progress {
 }
 
 impl Progress {
+    /// How far a refill has come: percent of the partitions that it had to sync, and those of `others` that the store has not
+    /// been compared with wholly.
+    pub(crate) fn of_refill(&self, others: impl Iterator<Item = Slot>) -> (u64, Vec<Slot>) {
+        let compared = self.refilled_from();
+        let left: Vec<Slot> = others.filter(|other| !compared.contains(other)).collect();
+        let is_begun = !compared.is_empty();
+        drop(compared);
+        let to_sync = self.to_sync.load(Ordering::Relaxed);
+        let most = self.refill_most.load(Ordering::Relaxed).max(to_sync);
+        let percent = match (100 * (most - to_sync)).checked_div(most) {
+            Some(percent) => percent,
+            None if is_begun => 100,
+            None => 0,
+        };
+        (percent, left)
+    }
+
     /// Partitions that differed in the latest comparison with the node at `index`.
     pub(crate) fn differing_from(&self, index: Slot) -> u64 {
         self.differing_from.get(index).map_or(0, |count| count.load(Ordering::Relaxed))
@@ -520,24 +537,6 @@ impl Comparisons {
     /// The rank of the node at `index` for `partition`.
     pub(crate) fn rank_of(&self, index: Slot, partition: Partition) -> u16 {
         self.cluster.view().rank_of(partition, index).unwrap_or(u16::MAX)
-    }
-
-    /// The progress of a refill, in percent of the partitions that it had to sync, and the nodes that it has not been
-    /// compared with wholly.
-    pub(crate) fn refill_progress(&self) -> (u64, Vec<Slot>) {
-        let state = &self.progress;
-        let compared = state.refilled_from();
-        let left: Vec<Slot> = self.cluster.others().filter(|other| !compared.contains(other)).collect();
-        let is_begun = !compared.is_empty();
-        drop(compared);
-        let to_sync = state.to_sync.load(Ordering::Relaxed);
-        let most = state.refill_most.load(Ordering::Relaxed).max(to_sync);
-        let percent = match (100 * (most - to_sync)).checked_div(most) {
-            Some(percent) => percent,
-            None if is_begun => 100,
-            None => 0,
-        };
-        (percent, left)
     }
 
     /// Notes that a store under refill has been compared with the node at `index`, wholly.

@@ -192,7 +192,7 @@ impl Puller {
                 Ok(Reply::Fetched { agreed, records }) => (agreed.0, records),
                 Ok(_) => return Err(Cause::OffTopic),
                 Err(error) => {
-                    shared.count_failure(self.index);
+                    shared.peering.count_failure(self.index);
                     return Err(Cause::Call(error));
                 }
             };

@@ -49,7 +49,10 @@ impl Changes<'_> {
         let losses = Losses::of(&forced.configuration, view.routing(), from);
         let mut lines = lines_of(current, &forced.configuration, losses, from);
         if shared.cluster.registry().verdict() == VotesVerdict::Lacks {
-            lines.push(format!("the store of this node lacks records itself: {}", shared.why_not_voting()));
+            lines.push(format!(
+                "the store of this node lacks records itself: {}",
+                shared.local.why_not_voting()
+            ));
         }
         if let Some(other) =
             shared.configurations.forced().await.filter(|other| *other != forced.configuration)

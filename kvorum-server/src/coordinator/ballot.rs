@@ -121,7 +121,10 @@ impl Purpose {
 pub(super) enum End {
     /// The write took effect. `number` is the answer to an edit that has one.
     Done { version: Version, confirmed: u16, number: Option<Bytes> },
-    /// Nothing was written; this record is the newest.
+    /// Nothing was written: the condition did not hold when it was judged. `current` is the `ETag` that the value had then; none
+    /// where there was no value. It may have expired since.
+    Failed { current: Option<Version> },
+    /// Nothing was to be written; this record is the newest.
     Kept(Option<Record>),
     /// Nothing was written: the edit cannot be done on the newest record.
     Unfit(ApplyError),
@@ -162,9 +165,9 @@ impl Coordinator {
         };
         Ok(match self.decide_apart(key, purpose, quorum, Version::ZERO).await? {
             End::Done { version, confirmed, .. } => Decided::Written(Written { version, confirmed }),
-            End::Kept(record) => Decided::Failed { current: self.current(record.as_ref()) },
-            // A value that does not depend on another one fits every record.
-            End::Unfit(_) => return Err(CoordinatorError::Stopped),
+            End::Failed { current } => Decided::Failed { current },
+            // A value that does not depend on another one fits every record, and only a read keeps one.
+            End::Unfit(_) | End::Kept(_) => return Err(CoordinatorError::Stopped),
         })
     }
 
@@ -188,8 +191,10 @@ impl Coordinator {
             End::Done { version, confirmed, number } => {
                 Edited::Written { written: Written { version, confirmed }, number }
             }
-            End::Kept(record) => Edited::Failed { current: self.current(record.as_ref()) },
+            End::Failed { current } => Edited::Failed { current },
             End::Unfit(error) => Edited::Unfit(error),
+            // Only a read keeps a record.
+            End::Kept(_) => return Err(CoordinatorError::Stopped),
         })
     }
 
@@ -227,17 +232,11 @@ impl Coordinator {
         outcome.await.unwrap_or(Err(CoordinatorError::Stopped))
     }
 
-    /// The `ETag` of a record's value; none where it has no value, or has expired.
-    pub(super) fn current(&self, record: Option<&Record>) -> Option<Version> {
-        let now = self.shared.timestamps.expiry_clock();
-        record.filter(|record| record.live(now).is_some()).map(Record::etag)
-    }
-
     fn count_decided(&self, decided: &Outcome) {
         let metrics = &self.shared.metrics;
         let count = match decided {
             Ok(End::Done { .. }) => &metrics.conditional_done,
-            Ok(End::Kept(_) | End::Unfit(_)) => &metrics.conditional_failed,
+            Ok(End::Failed { .. } | End::Kept(_) | End::Unfit(_)) => &metrics.conditional_failed,
             Err(_) => &metrics.conditional_unknown,
         };
         count.fetch_add(1, Ordering::Relaxed);
@@ -389,7 +388,7 @@ impl Ballot {
                 Accepted::Taken(confirmed) => {
                     let told = |end| match end {
                         End::Done { version, number, .. } => End::Done { version, confirmed, number },
-                        kept @ (End::Kept(_) | End::Unfit(_)) => kept,
+                        other @ (End::Failed { .. } | End::Kept(_) | End::Unfit(_)) => other,
                     };
                     return Ok(ends.into_iter().map(told).collect());
                 }
@@ -609,6 +608,9 @@ impl Ballot {
                 }
             }
             (ConditionalOutcome::Failed, Some(error)) => End::Unfit(error),
+            (ConditionalOutcome::Failed, None) if matches!(purpose, Purpose::Write { .. }) => {
+                End::Failed { current }
+            }
             (ConditionalOutcome::Failed, None) => End::Kept(record.clone()),
         };
         let secured = match (next, record) {

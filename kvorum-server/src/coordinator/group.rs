@@ -9,7 +9,7 @@
 //! whose quorum is not the first one's.
 
 use super::ballot::{Ballot, Base, End, Outcome, Purpose, Whole};
-use super::edit::{is_live, shown};
+use super::edit::is_live;
 use super::{Coordinator, CoordinatorError};
 use crate::canary::{self, Canary};
 use crate::peer::Held;
@@ -218,13 +218,7 @@ impl Fold {
             let etag = current.as_ref().map(|(etag, _)| *etag);
             let held = current.as_ref().map(|(_, held)| held);
             if condition.as_ref().is_some_and(|condition| !condition.holds(etag)) {
-                // It is told as a plain record of its `ETag`.
-                let shown = current.as_ref().map(|(etag, held)| Record {
-                    version: *etag,
-                    conditional: None,
-                    ..shown(held.clone())
-                });
-                fold.ends.push(End::Kept(shown));
+                fold.ends.push(End::Failed { current: etag });
                 continue;
             }
             let value = match change.edit().map(|edit| edit.apply_to(held)) {
@@ -252,8 +246,8 @@ impl Fold {
         for end in self.ends.iter_mut().skip(at) {
             match end {
                 End::Done { version, .. } => *version = ballot,
-                End::Kept(Some(record)) if record.version == made => record.version = ballot,
-                End::Kept(_) | End::Unfit(_) => {}
+                End::Failed { current: Some(current) } if *current == made => *current = ballot,
+                End::Failed { .. } | End::Kept(_) | End::Unfit(_) => {}
             }
         }
         (Some(Record { version: ballot, ..record }), self.ends)
@@ -367,9 +361,10 @@ mod tests {
                 let number = number.as_ref().map_or(String::new(), |number| format!(" {number:?}"));
                 format!("done {}{number}", version.millis().0)
             }
-            End::Kept(current) => {
-                format!("kept {}", current.as_ref().map_or(0, |record| record.etag().millis().0))
+            End::Failed { current } => {
+                format!("failed at {}", current.map_or(0, |current| current.millis().0))
             }
+            End::Kept(_) => "kept".to_owned(),
             End::Unfit(error) => format!("unfit {error:?}"),
         };
         (record, ends.iter().map(told).collect())
@@ -384,7 +379,7 @@ mod tests {
         let writes =
             [put("b", matches(1)), put("c", matches(1)), delete(), put("d", absent()), put("e", absent())];
         let (record, ends) = folded(&writes, base("a"));
-        assert_eq!(ends, ["done 10", "kept 10", "done 12", "done 14", "kept 14"]);
+        assert_eq!(ends, ["done 10", "failed at 10", "done 12", "done 14", "failed at 14"]);
         let record = record.unwrap();
         assert_eq!((record.version, record.value), (v(14), Value::Present("d".into())));
     }

@@ -126,7 +126,7 @@ impl Coordinator {
         match ballot.run(&Purpose::Read).await? {
             End::Kept(record) => Ok(record),
             // A read writes nothing of its own.
-            End::Done { .. } | End::Unfit(_) => Err(CoordinatorError::Stopped),
+            End::Done { .. } | End::Failed { .. } | End::Unfit(_) => Err(CoordinatorError::Stopped),
         }
     }
 

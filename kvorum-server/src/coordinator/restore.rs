@@ -39,9 +39,9 @@ impl Coordinator {
         let purpose = Purpose::Write { change, condition, operation: None };
         Ok(match self.decide_apart(key, purpose, quorum, origin).await? {
             End::Done { version, confirmed, .. } => Decided::Written(Written { version, confirmed }),
-            End::Kept(record) => Decided::Failed { current: self.current(record.as_ref()) },
-            // A value that does not depend on another one fits every record.
-            End::Unfit(_) => return Err(CoordinatorError::Stopped),
+            End::Failed { current } => Decided::Failed { current },
+            // A value that does not depend on another one fits every record, and only a read keeps one.
+            End::Unfit(_) | End::Kept(_) => return Err(CoordinatorError::Stopped),
         })
     }
 }

@@ -260,7 +260,9 @@ impl Writing {
         let outcome = match ballot.run(&purpose).await {
             Ok(End::Done { version, confirmed, .. }) => Ok(Written { version, confirmed }),
             // A write without a condition does not fail; if it did, its first record would still be of unknown outcome.
-            Ok(End::Kept(_) | End::Unfit(_)) => Err(self.not_enough(Vec::new(), std::iter::empty(), 0, true)),
+            Ok(End::Failed { .. } | End::Kept(_) | End::Unfit(_)) => {
+                Err(self.not_enough(Vec::new(), std::iter::empty(), 0, true))
+            }
             Err(error) => Err(error),
         };
         self.report(outcome);

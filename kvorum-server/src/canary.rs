@@ -58,6 +58,8 @@ pub enum Canary {
     JoinerConfirmsNothing,
     /// Versions come from the node's own clock alone.
     LocalClockOnly,
+    /// A request counts what a member answered before it lost its store, although that was refilled since.
+    LostAnswersCount,
     /// A store that joins is refilled as one that was lost, behind a fence, and counts only after that.
     JoinerCountsLate,
     /// A change goes on without members that do not know of it.
@@ -192,6 +194,7 @@ impl Canary {
             ],
         ),
         ("late-writers", &[Self::SupersededByBallot, Self::WriteBacksIgnorePromises]),
+        ("lost-answers", &[Self::LostAnswersCount]),
         ("marks", &[Self::MarksUnknowing]),
         ("restores", &[Self::RestoreOverwrites]),
         ("stranded-ballots", &[Self::HintsBeforeTaken, Self::RefillForgetsPromises]),
@@ -264,6 +267,7 @@ impl Canary {
             Self::GroupJudgedOnBase => "group-judged-on-base",
             Self::HintCountsAsAck => "hint-counts-as-ack",
             Self::LocalClockOnly => "local-clock-only",
+            Self::LostAnswersCount => "lost-answers-count",
             Self::NoWriteBack => "no-write-back",
             Self::PeerUnproven => "peer-unproven",
             Self::PurgeByAge => "purge-by-age",

@@ -34,8 +34,8 @@ const SIMULATED_MIN: Duration = Duration::from_hours(2);
 const FAULTS_OF_EACH_KIND_MIN: u64 = 50;
 /// Processor time after which a run counts as endless, in seconds.
 const RUN_SECONDS_MAX: u64 = 120;
-/// The number of seeds within which a canary must be detected, and the first of them. Those of late writers and of
-/// stranded ballots have seeds of that kind; the others any.
+/// The number of seeds within which a canary must be detected, and the first of them. Those of `Canary::NOTICED_IN` have seeds of
+/// that kind; the others any.
 const CANARY_SEEDS: usize = 80;
 const CANARY_SEED_FIRST: u64 = 12;
 /// Seeds that are run twice.
@@ -82,7 +82,7 @@ enum Command {
         #[arg(long, value_name = "TEXT")]
         from: String,
         /// Only seeds that have this kind of fault, or are of this kind: contended-conditions, joins, late-writers,
-        /// restores, stranded-ballots.
+        /// lost-answers, marks, restores, stranded-ballots.
         #[arg(long, value_name = "KIND")]
         with: Option<String>,
         /// Where to write the summary, in Markdown.
@@ -249,8 +249,15 @@ fn runs_twice(seeds: impl Iterator<Item = Seed>) -> bool {
 /// Seeds with so few keys have clients that often meet.
 const CONTENDED_KEYS_MAX: usize = 5;
 /// Kinds of seeds besides those with a kind of fault.
-const KINDS: [&str; 6] =
-    ["contended-conditions", "joins", "late-writers", "marks", "restores", "stranded-ballots"];
+const KINDS: [&str; 7] = [
+    "contended-conditions",
+    "joins",
+    "late-writers",
+    "lost-answers",
+    "marks",
+    "restores",
+    "stranded-ballots",
+];
 
 /// Whether there are seeds of this `kind`.
 fn is_kind(kind: &str) -> bool {
@@ -266,6 +273,7 @@ fn is_of(seed: Seed, kind: &str) -> bool {
         "marks" => plan.away_after.is_some(),
         "late-writers" => plan.has_late_writers,
         "restores" => plan.is_restored,
+        "lost-answers" => plan.loses_answers,
         "stranded-ballots" => plan.strands_ballots,
         name => plan.kinds.iter().any(|kind| kind.name() == name),
     }

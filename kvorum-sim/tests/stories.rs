@@ -2,6 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a test's helpers fail by panicking, as its tests do")]
 
+#[path = "stories/lost_answers.rs"]
+mod lost_answers;
+
 use kvorum_server::storage::Keyspace;
 use kvorum_server::storage::memory::{self, MemoryEngine};
 use kvorum_sim::cluster::Cluster;

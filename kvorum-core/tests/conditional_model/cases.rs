@@ -114,6 +114,7 @@ fn conditional_writes_over_a_refill() {
     holds("a refill, a reader", losing(ballots(1, 1, &[cas(2, 0), write(1)])));
     holds("a refill, 2 rivals", losing(ballots(2, 1, &[cas(2, 0), cas(1, 0)])));
     holds("a refill and a crash", crashing(losing(ballots(1, 0, &[cas(2, 0), write(1)]))));
+    holds("a refill, a plain write, 2 reads", losing(ballots(1, 2, &[write(1)])));
     holds("a refill, hints", failing(losing(ballots(1, 0, &[cas(2, 0), write(1)]))));
 }
 
@@ -170,6 +171,7 @@ fn mistakes_are_found() {
     found(Mistake::WriteBacksIgnorePromises, slower());
     found(Mistake::RepairIgnoresPromises, repairing(slower()));
     found(Mistake::RefillForgets, losing(slower()));
+    found(Mistake::LostAnswersCount, losing(ballots(1, 2, &[write(1)])));
     found(Mistake::FenceLostAtRestart, crashing(losing(ballots(1, 1, &[cas(2, 0), write(1)]))));
     found(Mistake::HintsBeforeTaken, failing(losing(ballots(1, 1, &[cas(2, 0), write(1)]))));
     found(Mistake::SupersededByConditional, ballots(3, 1, &[cas(2, 0), ask_first(1)]));

@@ -84,9 +84,8 @@ impl Case {
     }
 
     /// Goes on in the next epoch.
-    pub(crate) fn replan(&self, state: &mut State, client: usize) {
+    pub(crate) fn begin_again(&self, state: &mut State, client: usize, epoch: usize) {
         let before = state.clients[client].clone();
-        let next = before.epoch + 1;
         match &before.phase {
             Phase::Writing { version, answers, .. } => {
                 self.leave(state, client, (Record::plain(*version), Source::Writer), answers, false);
@@ -102,7 +101,7 @@ impl Case {
         }
         let lists = silent(state);
         let me = &mut state.clients[client];
-        me.epoch = next;
+        me.epoch = epoch;
         me.was_earlier |= me.was_sent && self.mistake != Mistake::SentEarlierForgotten;
         match before.phase {
             Phase::Asking { newest, .. } => me.phase = Phase::Asking { answered: BTreeSet::new(), newest },

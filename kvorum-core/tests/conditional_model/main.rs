@@ -50,6 +50,8 @@ enum Mistake {
     RefillForgets,
     /// The others remember the fence until they are restarted.
     FenceLostAtRestart,
+    /// A request counts what a replica said before it lost its disk, although that was refilled since.
+    LostAnswersCount,
     /// A hint of a ballot's record is kept although too few replicas have taken it.
     HintsBeforeTaken,
     /// A plain write that is superseded by a conditional record counts that as if it came just before it.
@@ -205,6 +207,8 @@ enum Step {
     Compare(usize),
     /// A coordinator meets the next epoch, and goes on in it.
     Replan(usize),
+    /// A coordinator is told that a replica has lost its disk since it answered.
+    Told(usize),
 }
 
 fn quorum() -> Quorum {
@@ -405,6 +409,8 @@ impl Model for Case {
         for client in 0..self.scripts.len() {
             self.client_steps(state, client, steps);
         }
+        let told = (0..self.scripts.len()).filter(|client| state.clients[*client].lost.is_some());
+        steps.extend(told.map(Step::Told));
         self.change_steps(state, steps);
         let changes = |(at, record, source, epoch): &&Late| {
             let replica = &state.replicas[*at];
@@ -416,8 +422,8 @@ impl Model for Case {
         for (at, replica) in state.replicas.iter().enumerate() {
             let is_behind = |from: &usize| state.replicas[*from].stored.version > replica.stored.version;
             if let Some(sources) = &replica.filling_from {
-                // A refill begins once requests that count what was lost are over: those that it does not find
-                // elsewhere are lost with it, conditional or not.
+                // A comparison counts once all coordinators know of the loss: what is confirmed without the lost answers is
+                // elsewhere by then, and found.
                 let is_early = state.clients.iter().any(|client| client.lost == Some(at));
                 let voting = sources.iter().filter(|from| state.replicas[**from].votes() && !is_early);
                 steps.extend(voting.map(|from| Step::Refill(*from, at)));
@@ -484,11 +490,22 @@ impl Model for Case {
             Step::DropPromise(at) => state.replicas[at].drop_promise(),
             Step::Adopt(at) => state.replicas[at].adopt(self.mistake),
             Step::Compare(from) => self.compare(&mut state, from),
-            Step::Replan(client) => self.replan(&mut state, client),
+            Step::Replan(client) => {
+                let next = state.clients[client].epoch + 1;
+                self.begin_again(&mut state, client, next);
+            }
+            Step::Told(client) => {
+                let me = &mut state.clients[client];
+                me.lost = None;
+                let epoch = me.epoch;
+                if self.mistake != Mistake::LostAnswersCount {
+                    self.begin_again(&mut state, client, epoch);
+                }
+            }
         }
         for (client, before) in state.clients.iter_mut().zip(&last.clients) {
             if std::mem::discriminant(&client.phase) != std::mem::discriminant(&before.phase) {
-                client.lost = None;
+                client.lost = client.lost.filter(|at| client.phase.has_answer_of(*at));
             }
         }
         state.forget_what_is_over();

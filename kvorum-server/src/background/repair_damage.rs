@@ -321,6 +321,7 @@ impl RepairDamage {
         match shared.configurations.set_aside(shared.stamps.lease()).await {
             Ok(()) => {
                 self.remember_again().await;
+                shared.cluster.note_loss();
                 shared.background.anti_entropy.progress.forget_refill();
                 shared.background.damage_repair.beginnings.fetch_add(1, Ordering::SeqCst);
                 shared.background.damage_repair.stores_set_aside.fetch_add(1, Ordering::Relaxed);

@@ -31,6 +31,17 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
 
+/// For how long a replica's answer counts: until keys are placed otherwise, or a member loses its store.
+///
+/// A store that is refilled takes what the other members hold when they are compared with it, which is after all of them were
+/// told of the loss ([`Cluster::note_loss`]). A request that is confirmed before that without the lost store's answer is found by
+/// the comparisons; one that counts the answer still is not. So it asks again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Era {
+    epoch: Epoch,
+    losses: u64,
+}
+
 /// The state of the cluster that all of a node's threads share.
 pub struct Cluster {
     name: String,
@@ -67,6 +78,8 @@ pub struct Cluster {
     /// Its epoch, and since when keys are placed as in it, for every request.
     epoch: AtomicU64,
     placed_since: Arc<AtomicU64>,
+    /// How often a member was heard to have lost its store, this node included.
+    losses: AtomicU64,
     /// Wakes the tasks in [`Self::until`], in the order in which they began to wait: a simulated run must be the same
     /// again, which a `watch` with several receivers is not.
     changes: Notify,
@@ -189,6 +202,7 @@ impl Cluster {
             views: AtomicU64::new(0),
             epoch: AtomicU64::new(0),
             placed_since: Arc::default(),
+            losses: AtomicU64::new(0),
             changes: Notify::new(),
         }
     }
@@ -294,6 +308,18 @@ impl Cluster {
     /// The epoch that requests to other nodes name: [`View::placed_since`].
     pub fn placed_since(&self) -> Epoch {
         Epoch(self.placed_since.load(Ordering::SeqCst))
+    }
+
+    /// What answers count for that are asked for now, by a request that was planned in `epoch`.
+    pub(crate) fn era(&self, epoch: Epoch) -> Era {
+        Era { epoch, losses: self.losses.load(Ordering::SeqCst) }
+    }
+
+    /// Notes that a member has lost its store and is about to be refilled: what it answered before counts no more.
+    pub(crate) fn note_loss(&self) {
+        if !canary::is(Canary::LostAnswersCount) {
+            self.losses.fetch_add(1, Ordering::SeqCst);
+        }
     }
 
     /// Whether keys are placed on this node as in `epoch`: then it carries out requests that name it.

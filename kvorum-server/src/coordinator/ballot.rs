@@ -12,12 +12,11 @@ use super::confirm::Unconfirmed;
 use super::edit::{Change, Edit, is_live, shown};
 use super::{Coordinator, CoordinatorError, Missing, Mutation, Written};
 use crate::canary::{self, Canary};
-use crate::cluster::View;
+use crate::cluster::{Era, View};
 use crate::peer::{ApplyKind, BallotReply, Held, Request};
 use crate::replica::ReplicaError;
 use crate::slow;
 use bytes::Bytes;
-use kvorum_core::agreement::Epoch;
 use kvorum_core::condition::{self, ApplyError};
 use kvorum_core::conditional::EARLIER_LEN_MAX;
 use kvorum_core::configuration::{PerList, Route};
@@ -270,8 +269,8 @@ pub(super) struct Ballot {
     /// Versions under which the operation's record may have been taken, and when the first of them was sent.
     pub(super) earlier: Vec<Version>,
     pub(super) sent_at: Option<Duration>,
-    /// Since when keys were placed as they were when it was sent first.
-    pub(super) sent_in: Option<Epoch>,
+    /// When it was sent first.
+    pub(super) sent_in: Option<Era>,
     /// By earlier version, the answers if it took effect.
     pub(super) sent: Vec<(Version, Vec<End>)>,
 }
@@ -470,7 +469,7 @@ impl Ballot {
         let route =
             if canary::is(Canary::PromisesOneList) { Route::single(plan.replicas) } else { plan.route };
         let mut tally = PerList::of_promises(route, self.quorum, &self.earlier);
-        if self.sent_in.is_some_and(|epoch| epoch != plan.epoch) {
+        if self.sent_in.is_some_and(|era| era != shared.cluster.era(plan.epoch)) {
             tally.sent_earlier();
         }
         let mut held: Vec<(Slot, Held)> = Vec::new();
@@ -702,12 +701,17 @@ impl Ballot {
             let call = self.coordinator.ask_apply(node, &self.key, record, ApplyKind::Ballot, when);
             calls.push(node, call);
         }
-        self.sent_in.get_or_insert(plan.epoch);
+        let era = shared.cluster.era(plan.epoch);
+        self.sent_in.get_or_insert(era);
         let route =
             if canary::is(Canary::PromisesOneList) { Route::single(plan.replicas) } else { plan.route };
         let mut tally = PerList::of_ballot(route, self.quorum);
         let (mut failed, mut missing, mut is_sent) = (Vec::new(), Vec::new(), false);
         loop {
+            // Another ballot decides.
+            if shared.cluster.era(plan.epoch) != era {
+                return Ok(Accepted::Again { is_nowhere: false });
+            }
             match tally.verdict() {
                 AcceptVerdict::Taken => {
                     self.complete(record.clone(), calls, failed);

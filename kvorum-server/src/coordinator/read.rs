@@ -76,9 +76,11 @@ impl Coordinator {
                 Err(Unconfirmed::By(missing)) => return Err(self.too_few(quorum, begun, 0, missing)),
             }
             let plan = view.plan(&key, quorum);
+            let era = self.shared.cluster.era(plan.epoch);
+            let is_over = || self.shared.cluster.era(plan.epoch) != era;
             let replies = self.ask_replicas(&key, &plan, ask_first, begun).await?;
             since.end(Wait::ReadReplicas);
-            let Some(replies) = replies else { continue };
+            let Some(replies) = replies.filter(|_| !is_over()) else { continue };
             let answered = u16::try_from(replies.held.len()).unwrap_or(u16::MAX);
             let newest = replies.held.iter().filter_map(|(_, held)| held.as_ref().map(Held::version)).max();
             let Some(version) = newest else { return Ok(self.found(None, answered)) };
@@ -94,6 +96,7 @@ impl Coordinator {
             let written_back = self.write_back(&key, &plan, &record, &replies, deadline).await;
             since.end(Wait::ReadWriteBack);
             match written_back {
+                WrittenBack::Enough if is_over() => {}
                 WrittenBack::Enough => return Ok(self.found(Some(record), answered)),
                 WrittenBack::Superseded { at } => ask_first = Some(at),
                 WrittenBack::Moved => {}

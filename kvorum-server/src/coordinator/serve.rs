@@ -118,6 +118,10 @@ impl Service for PeerHandler {
                 Box::pin(std::future::ready(Reply::PromiseIs(ballot)))
             }
             Request::Fence { upto } => Box::pin(async move {
+                // A refill begins by asking for the clocks of all members.
+                if upto.0 == 0 {
+                    shared.cluster.note_loss();
+                }
                 // A ballot that was promised here, or stamped here, is not above this.
                 let met = shared.stamps.reading();
                 match shared.replica.fence(upto.0).await {

@@ -11,11 +11,10 @@ use super::edit::Change;
 use super::{Coordinator, CoordinatorError, Fanout, Missing, Mutation, Written};
 use crate::canary::{self, Canary};
 use crate::clock::ClockStanding;
-use crate::cluster::{Plan, View};
+use crate::cluster::{Era, Plan, View};
 use crate::peer::{ApplyKind, LinkState};
 use crate::replica::ReplicaError;
 use crate::slow;
-use kvorum_core::agreement::Epoch;
 use kvorum_core::configuration::PerList;
 use kvorum_core::{
     Key, Partition, Quorum, Record, Slot, Stamp, Tally, UnixMillis, Verdict, Version, WriteTally,
@@ -126,8 +125,8 @@ struct Writing {
     /// The FROM that its record is stored with: that of the moment at which it began, however many nodes there are later.
     from: u16,
     begun: Instant,
-    /// Since when keys were placed as they were when its record was first sent.
-    sent_in: Option<Epoch>,
+    /// When its record was first sent.
+    sent_in: Option<Era>,
     report: Option<oneshot::Sender<Outcome>>,
 }
 
@@ -147,7 +146,7 @@ enum Round {
         sent_at: Duration,
     },
     NotEnough(Unanswered),
-    /// Keys are placed otherwise since it began: the same record goes to the replicas of now.
+    /// Keys are placed otherwise since it began, or a member has lost its store: the same record goes to the replicas of now.
     Moved,
 }
 
@@ -278,9 +277,10 @@ impl Writing {
         Stamp::first_on(plan.route, self.quorum, all_answer)
     }
 
-    /// Whether its record was sent while keys were placed otherwise: a replica may have it.
+    /// Whether its record was sent in an era before: a replica may have it.
     fn was_sent(&self) -> bool {
-        self.sent_in.is_some_and(|epoch| epoch != self.view.placed_since())
+        let now = self.coordinator.shared.cluster.era(self.view.placed_since());
+        self.sent_in.is_some_and(|era| era != now)
     }
 
     fn tally<'r>(&self, plan: &Plan<'r>, stamp: Stamp) -> PerList<'r, WriteTally> {
@@ -384,13 +384,17 @@ impl Writing {
             confirmed: 0,
             is_sent: self.was_sent(),
         };
-        self.sent_in.get_or_insert(plan.epoch);
+        let era = shared.cluster.era(plan.epoch);
+        self.sent_in.get_or_insert(era);
         for node in unasked {
             self.ask(node, &mut rest, deadline);
         }
         let mut tally = self.tally(&plan, stamp);
         loop {
             rest.confirmed = tally.confirmed();
+            if shared.cluster.era(plan.epoch) != era {
+                return Round::Moved;
+            }
             match tally.verdict() {
                 WriteVerdict::Reached => return Round::Reached(rest),
                 WriteVerdict::Ballot { above } => {
@@ -425,7 +429,7 @@ impl Writing {
                         Write::Refused(_) | Write::Unknown(_) if canary::is(Canary::HintCountsAsAck) => {
                             count(&WriteTally::stored);
                         }
-                        // It may have been sent the record in an earlier epoch.
+                        // It may have been sent the record in an earlier era.
                         Write::Refused(_) if self.was_sent() => count(&WriteTally::unknown),
                         Write::Refused(_) => count(&WriteTally::refused),
                         Write::Uncounted | Write::Unknown(_) => count(&WriteTally::unknown),

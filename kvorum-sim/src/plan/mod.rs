@@ -16,6 +16,7 @@
 //! After `length` all faults end and load stops; within `settle` all nodes must have converged.
 
 mod faults;
+mod lost_answers;
 mod members;
 mod restored;
 mod stranded;
@@ -230,6 +231,8 @@ pub struct Plan {
     pub has_late_writers: bool,
     /// Whether ballots are stranded between their promises and their records.
     pub strands_ballots: bool,
+    /// Whether disks are lost and filled again while writes wait that they have confirmed.
+    pub loses_answers: bool,
     /// Cuts that are taken under load. Most seeds have none.
     pub cuts: Vec<CutPlan>,
     /// Whether the last cut is restored into another cluster afterwards.
@@ -318,6 +321,7 @@ impl Plan {
             value_bytes_max,
             has_late_writers: is_late,
             strands_ballots: false,
+            loses_answers: false,
             backups: backups(&mut seed.stream("backups"), nodes, length, &kinds),
             cuts: cuts(&mut seed.stream("cuts"), length),
             is_restored: false,
@@ -334,8 +338,13 @@ impl Plan {
         if is_contended && is_calm && !is_late && stranded.percent(60) {
             stranded::strand(&mut plan, &mut stranded);
         }
+        let mut lost = seed.stream("lost answers");
+        if is_contended && is_calm && !is_late && !plan.strands_ballots && lost.percent(30) {
+            lost_answers::lose(&mut plan, &mut lost);
+        }
         let mut members = seed.stream("members");
-        let is_fit = nodes > 2 && !is_late && !plan.strands_ballots && plan.backups.is_none();
+        let is_acted = plan.strands_ballots || plan.loses_answers;
+        let is_fit = nodes > 2 && !is_late && !is_acted && plan.backups.is_none();
         if is_fit && members.percent(35) {
             members::come_and_go(&mut plan, &mut members);
         }

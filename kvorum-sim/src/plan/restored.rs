@@ -70,6 +70,7 @@ impl Plan {
             length,
             backups: None,
             has_late_writers: false,
+            loses_answers: false,
             strands_ballots: false,
             is_restored: false,
             takes_backup: true,

@@ -91,7 +91,7 @@ pub(super) fn strand(plan: &mut Plan, stream: &mut Stream) {
     plan.clocks = clocks(&mut plan.seed.stream("clocks"), NODES, &plan.kinds);
     plan.faults = faults;
     plan.clients = clients(parts);
-    plan.keys = keys(stream, asker);
+    plan.keys = keys_without(stream, asker);
     (plan.ttl, plan.backups, plan.counters) = (None, None, 0);
     plan.cuts.clear();
     plan.conditions = 40;
@@ -175,17 +175,17 @@ fn clients(parts: Parts) -> Vec<ClientPlan> {
         .collect()
 }
 
-/// Keys that the asker has no replica of.
-fn keys(stream: &mut Stream, asker: u16) -> Vec<KeyPlan> {
+/// Keys of a cluster of four nodes that `without` has no replica of.
+pub(super) fn keys_without(stream: &mut Stream, without: u16) -> Vec<KeyPlan> {
     let Ok(topology) = Topology::of_urls((0..NODES).map(url_of)) else { return Vec::new() };
     let placement = Placement::initial(&topology);
-    let is_askers = |key: &Bytes| {
+    let is_such = |key: &Bytes| {
         let nodes = placement.preference_list(Token::of(key).partition(topology.partition_bits()));
         let last = nodes.last().and_then(|last| topology.member(*last));
-        last.is_some_and(|last| last.url == url_of(asker))
+        last.is_some_and(|last| last.url == url_of(without))
     };
     let first = stream.between(0, 1000);
-    let all = (first..).map(|number| Bytes::from(format!("k{number:05}"))).filter(is_askers);
+    let all = (first..).map(|number| Bytes::from(format!("k{number:05}"))).filter(is_such);
     let plan = |key| KeyPlan { key, weight: 1, replicas: Vec::new(), reads: Vec::new() };
     all.take(KEYS).map(plan).collect()
 }

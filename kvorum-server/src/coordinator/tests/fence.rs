@@ -102,6 +102,7 @@ fn epochs_that_move_nothing_refuse_nothing() {
 fn a_read_that_reaches_too_few_new_owners_counts_them() {
     let (engine, clock) = (Arc::new(MemoryEngine::new()), ManualClock::at(1_000_000));
     let (node, _) = one_of_two(&engine, &clock);
+    let node = node.impatient();
     adopt_next(&node);
     let view = node.shared.cluster.view();
     let one = Quorum::majority_of(1);
@@ -125,4 +126,25 @@ fn a_read_that_reaches_too_few_new_owners_counts_them() {
         error.starts_with("Not Enough Replicas: 0 of the 1 replicas") && error.contains("http://n:3"),
         "{error}"
     );
+}
+
+/// Goal: what a member answered before it lost its store does not count: requests that are under way begin again when they hear
+/// of the loss. Method: the first message of a refill, and a later one, which tells nothing new.
+#[test]
+fn requests_begin_again_where_a_store_was_lost() {
+    let (engine, clock) = (Arc::new(MemoryEngine::new()), ManualClock::at(1_000_000));
+    let (node, _) = one_of_two(&engine, &clock);
+    let handler = PeerHandler::new(Arc::clone(&node.shared));
+    let fence = |upto| {
+        let caller =
+            Caller { peer: NodeId::of_url("http://n:2"), connection: 1, protocol: PROTOCOL, epoch: Epoch(0) };
+        let reply = run(handler.serve(caller, Request::Fence { upto: Timestamp(upto) }, Duration::MAX));
+        assert!(matches!(reply, Reply::Fenced { .. }), "{reply:?}");
+        node.shared.cluster.era(Epoch(0))
+    };
+    let first = node.shared.cluster.era(Epoch(0));
+    let told = fence(0);
+    assert_ne!(first, told);
+    assert_eq!(fence(1_000_000 << 16), told);
+    assert_ne!(fence(0), told, "another loss");
 }

@@ -11,6 +11,7 @@ use crate::metrics::StoreMetrics;
 use crate::peer::PROTOCOL;
 use crate::peer::{
     ApplyKind, BoxedStream, Caller, Connector, HeldBack, PeerLimits, Refusal, Reply, Request, Service,
+    Timestamp,
 };
 use crate::replica::{
     Applied, Birth, DurabilityMode, Execution, Fetched, HintBounds, Hints, Purge, Replica, ReplicaError,
@@ -149,6 +150,12 @@ fn run<T>(future: impl Future<Output = T>) -> T {
 }
 
 impl Node {
+    /// The same, whose requests do not wait long for nodes that are not there.
+    fn impatient(mut self) -> Self {
+        Arc::get_mut(&mut self.shared).unwrap().settings.request_timeout = Duration::from_secs(1);
+        self
+    }
+
     fn write(&self, mutation: Mutation) -> Result<Version, CoordinatorError> {
         self.write_to(key(), mutation)
     }

@@ -136,6 +136,7 @@ fn new_store_has_forgotten_nothing() {
 fn nobody_answers_alone_while_members_change() {
     let (engine, clock) = (Arc::new(MemoryEngine::new()), ManualClock::at(1_000_000));
     let (node, key) = one_of_two(&engine, &clock);
+    let node = node.impatient();
     node.write_to(key.clone(), put("1")).unwrap();
     adopt_joining(&node, NodeId::of_url("http://n:2"), 9);
     let quorum = Quorum::majority_of(1);

@@ -1,0 +1,93 @@
+//! Seeds in which a disk is lost and filled again while a write waits that it has confirmed.
+//!
+//! Chance alone hardly meets that: all of it happens within the timeout of one request. So each period of these seeds has the
+//! same acts, at times that vary:
+//!
+//! | time | what happens |
+//! | --- | --- |
+//! | 0 | the messages of a node without replicas (*writer*) to two replicas (*late*, *apart*) are held: what is written through it is on the third (*loser*) alone |
+//! | [`LOST`] | the loser's disk is lost, and filled from the other nodes |
+//! | [`LATE`] | the late replica gets the writes, within their timeout; then its messages to the one apart are held |
+//! | [`READING`] | readers ask the replica apart, which has the loser for a quorum |
+//! | [`FREE`] | nothing is held; everybody reads and writes |
+
+use super::stranded::keys_without;
+use super::{ClientPlan, Mix, Plan, Turn, clocks};
+use crate::fault::{Fault, FaultEvent, FaultKind};
+use crate::seed::Stream;
+use std::time::Duration;
+
+/// The nodes: three replicas, and the writer.
+const NODES: u16 = 4;
+/// The length of a period. The first period has no fault.
+const PERIOD: Duration = Duration::from_secs(6);
+/// When clients write: each once, for it waits for a second replica.
+const WRITING: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(60));
+/// When the disk is lost: the writes are stored there, and answered.
+const LOST: (Duration, Duration) = (Duration::from_millis(100), Duration::from_millis(200));
+/// How long its node is down.
+const DOWN: (Duration, Duration) = (Duration::from_millis(30), Duration::from_millis(60));
+/// When the late replica gets the writes: they have been under way for less than a second.
+const LATE: (Duration, Duration) = (Duration::from_millis(800), Duration::from_millis(920));
+/// The time from there to when its messages to the replica apart are held: it has answered the writer.
+const HEARD: Duration = Duration::from_millis(30);
+const READING: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(3));
+const FREE: (Duration, Duration) = (Duration::from_secs(4), Duration::from_secs(5));
+/// How long clients wait between two requests at most.
+const PAUSE: Duration = Duration::from_millis(40);
+
+/// Makes `plan` one of this kind.
+pub(super) fn lose(plan: &mut Plan, stream: &mut Stream) {
+    let mut order: Vec<u16> = (0..NODES).collect();
+    stream.shuffle(&mut order);
+    let &[loser, late, apart, writer] = order.as_slice() else { return };
+    let periods = u32::try_from(stream.between(4, 8)).unwrap_or(4);
+    let acts = |stream: &mut Stream, begin: Duration| {
+        let event = |at: Duration, until: Duration, kind, fault| FaultEvent {
+            at: begin + at,
+            lasts: until.saturating_sub(at),
+            kind,
+            fault,
+        };
+        let held =
+            |at, until, source, target| event(at, until, FaultKind::Hold, Fault::Hold { source, target });
+        let (lost, down) = (stream.duration(LOST.0, LOST.1), stream.duration(DOWN.0, DOWN.1));
+        let given = stream.duration(LATE.0, LATE.1);
+        [
+            held(Duration::ZERO, given, writer, late),
+            held(Duration::ZERO, READING.1, writer, apart),
+            event(lost, lost + down, FaultKind::Wipe, Fault::Wipe { node: loser }),
+            held(given + HEARD, READING.1, apart, late),
+        ]
+    };
+    let mut faults: Vec<FaultEvent> = (1..periods).flat_map(|period| acts(stream, PERIOD * period)).collect();
+    faults.sort_by_key(|event| event.at);
+    let latency_min = Duration::from_millis(stream.between(0, 3));
+    plan.nodes = NODES;
+    plan.length = PERIOD * periods;
+    plan.latency = (latency_min, latency_min + Duration::from_millis(stream.between(1, 4)));
+    plan.kinds = faults.iter().map(|event| event.kind).collect();
+    plan.clocks = clocks(&mut plan.seed.stream("clocks"), NODES, &plan.kinds);
+    plan.faults = faults;
+    plan.clients = clients(apart, writer);
+    plan.keys = keys_without(stream, writer);
+    (plan.ttl, plan.backups, plan.counters) = (None, None, 0);
+    plan.cuts.clear();
+    plan.conditions = 20;
+    plan.loses_answers = true;
+}
+
+fn clients(apart: u16, asked: u16) -> Vec<ClientPlan> {
+    let none = Mix { get: 0, head: 0, put: 0, delete: 0, range: 0 };
+    let (writes, reads) = (Mix { put: 9, delete: 1, ..none }, Mix { get: 1, ..none });
+    let both = Mix { get: 50, put: 45, delete: 5, ..none };
+    let turn = |(from, until), mix| Turn { period: PERIOD, from, until, mix };
+    let client = |count: usize, home, turns: &[Turn], conditions| {
+        let (mix, turns) = (none, turns.to_vec());
+        std::iter::repeat_n(ClientPlan { mix, turns, conditions, pause_max: PAUSE, home }, count)
+    };
+    client(6, Some(asked), &[turn(WRITING, writes)], Some(0))
+        .chain(client(4, Some(apart), &[turn(READING, reads)], None))
+        .chain(client(4, None, &[turn(FREE, both)], None))
+        .collect()
+}

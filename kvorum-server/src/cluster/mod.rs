@@ -33,9 +33,9 @@ use tokio::sync::Notify;
 
 /// For how long a replica's answer counts: until keys are placed otherwise, or a member loses its store.
 ///
-/// A store that is refilled takes what the other members hold when they are compared with it, which is after all of them were
-/// told of the loss ([`Cluster::note_loss`]). A request that is confirmed before that without the lost store's answer is found by
-/// the comparisons; one that counts the answer still is not. So it asks again.
+/// A refill takes what the other members hold when they are compared with the store. That is after all of them were told of the
+/// loss ([`Cluster::note_loss`]): what was confirmed until then is on another member, too, and the comparison finds it. A request
+/// that counted the lost store's answer after that could be confirmed by one copy. So it asks again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Era {
     epoch: Epoch,
@@ -310,7 +310,7 @@ impl Cluster {
         Epoch(self.placed_since.load(Ordering::SeqCst))
     }
 
-    /// What answers count for that are asked for now, by a request that was planned in `epoch`.
+    /// The era of the answers that are asked for now, by a request that was planned in `epoch`.
     pub(crate) fn era(&self, epoch: Epoch) -> Era {
         Era { epoch, losses: self.losses.load(Ordering::SeqCst) }
     }

@@ -83,7 +83,7 @@ impl Case {
         }
     }
 
-    /// Goes on in the next epoch.
+    /// Begins its phase again, in `epoch`.
     pub(crate) fn begin_again(&self, state: &mut State, client: usize, epoch: usize) {
         let before = state.clients[client].clone();
         match &before.phase {

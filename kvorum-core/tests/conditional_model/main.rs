@@ -495,9 +495,8 @@ impl Model for Case {
                 self.begin_again(&mut state, client, next);
             }
             Step::Told(client) => {
-                let me = &mut state.clients[client];
-                me.lost = None;
-                let epoch = me.epoch;
+                state.clients[client].lost = None;
+                let epoch = state.clients[client].epoch;
                 if self.mistake != Mistake::LostAnswersCount {
                     self.begin_again(&mut state, client, epoch);
                 }

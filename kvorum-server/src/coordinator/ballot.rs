@@ -10,7 +10,7 @@
 use super::calls::{Calls, Cause, Write};
 use super::confirm::Unconfirmed;
 use super::edit::{Change, Edit, is_live, shown};
-use super::{Coordinator, CoordinatorError, Missing, Mutation, Written};
+use super::{Coordinator, CoordinatorError, Missing};
 use crate::canary::{self, Canary};
 use crate::cluster::{Era, View};
 use crate::peer::{ApplyKind, BallotReply, Held, Request};
@@ -42,37 +42,6 @@ const PATIENCE_SHARE: u32 = 8;
 /// The pause after the first ballot that was overtaken: about a round trip. It doubles up to [`PAUSE_MAX`].
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(64);
-
-/// The answer to a conditional write.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Decided {
-    /// The condition held, and the record is written.
-    Written(Written),
-    /// The condition did not hold: nothing was done. `current` is the `ETag` of the value; none where there is no value.
-    Failed {
-        /// The `ETag`.
-        current: Option<Version>,
-    },
-}
-
-/// The answer to an edit.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Edited {
-    /// The new value is written.
-    Written {
-        /// The write.
-        written: Written,
-        /// The new number of a counter; none for an append.
-        number: Option<Bytes>,
-    },
-    /// The condition did not hold: nothing was done. `current` is the `ETag` of the value; none where there is no value.
-    Failed {
-        /// The `ETag`.
-        current: Option<Version>,
-    },
-    /// The edit cannot be done on the value that is there: nothing was done.
-    Unfit(ApplyError),
-}
 
 /// What a ballot is to do.
 #[derive(Debug)]
@@ -138,65 +107,6 @@ pub(super) fn majority(quorum: Quorum) -> Quorum {
 }
 
 impl Coordinator {
-    /// Writes `mutation` to `key` if `condition` holds for the newest record, as one step. `operation` is the digest of
-    /// the name that the client gave the write: a write of this name that is the key's newest has been done before.
-    ///
-    /// The quorum must be a majority: `2 * ACK > FROM`.
-    ///
-    /// # Errors
-    /// As for [`Self::write`]. [`CoordinatorError::NotEnoughReplicas`] leaves the write of unknown outcome.
-    ///
-    /// # Cancel safety
-    /// A write that has begun goes on when the future is dropped; its outcome is then unknown.
-    pub async fn write_if(
-        self: &Rc<Self>,
-        key: Key,
-        mutation: Mutation,
-        condition: Condition,
-        operation: Option<NonZeroU128>,
-        quorum: Quorum,
-    ) -> Result<Decided, CoordinatorError> {
-        let expires = mutation.expires(self.shared.clock.wall());
-        let purpose = Purpose::Write {
-            change: Change::Set { mutation, expires },
-            condition: Some(condition),
-            operation,
-        };
-        Ok(match self.decide_apart(key, purpose, quorum, Version::ZERO).await? {
-            End::Done { version, confirmed, .. } => Decided::Written(Written { version, confirmed }),
-            End::Failed { current } => Decided::Failed { current },
-            // A value that does not depend on another one fits every record, and only a read keeps one.
-            End::Unfit(_) | End::Kept(_) => return Err(CoordinatorError::Stopped),
-        })
-    }
-
-    /// Edits the value of `key` if `condition` holds for it, as one step; as [`Self::write_if`] in every respect.
-    ///
-    /// # Errors
-    /// As for [`Self::write_if`]: after [`CoordinatorError::NotEnoughReplicas`] it may have been done, once.
-    ///
-    /// # Cancel safety
-    /// As for [`Self::write_if`].
-    pub async fn edit(
-        self: &Rc<Self>,
-        key: Key,
-        edit: Edit,
-        condition: Condition,
-        operation: Option<NonZeroU128>,
-        quorum: Quorum,
-    ) -> Result<Edited, CoordinatorError> {
-        let purpose = Purpose::Write { change: Change::Edit(edit), condition: Some(condition), operation };
-        Ok(match self.decide_apart(key, purpose, quorum, Version::ZERO).await? {
-            End::Done { version, confirmed, number } => {
-                Edited::Written { written: Written { version, confirmed }, number }
-            }
-            End::Failed { current } => Edited::Failed { current },
-            End::Unfit(error) => Edited::Unfit(error),
-            // Only a read keeps a record.
-            End::Kept(_) => return Err(CoordinatorError::Stopped),
-        })
-    }
-
     /// Decides a conditional write on a task of its own, so that it goes on if the client goes. Its ballots are above
     /// `above`.
     pub(super) async fn decide_apart(
@@ -595,7 +505,7 @@ impl Ballot {
                     None => return Ok(None),
                 }
             }
-            // Only its head is needed, to say what is current.
+            // Only its head is needed: an edit of a long value has read it whole.
             Some((_, held)) => Some(shown(held)),
             None => None,
         };

@@ -3,7 +3,7 @@
 //! It plans a request (which replicas, how many must confirm, until when), stamps writes, asks this node's own replica
 //! and its peers' replicas, and counts the answers by the rules of `kvorum-core`. It knows neither HTTP nor disks.
 //!
-//! A reader follows a request: [`write`], [`ballot`], [`read`], [`range`]. They ask replicas by [`calls`]; this node's own is
+//! A reader follows a request: [`write`], [`conditional`] and its [`ballot`], [`read`], [`range`]. They ask replicas by [`calls`]; this node's own is
 //! [`LocalReplica`], which [`serve`] asks for peers. [`explain`] says which replica holds what of a key. Operators change the
 //! members with [`Changes`]. Everything that a node does without a client is in [`crate::background`].
 //!
@@ -13,6 +13,7 @@
 mod ballot;
 pub(crate) mod calls;
 mod changes;
+mod conditional;
 mod confirm;
 mod edit;
 mod explain;
@@ -22,7 +23,6 @@ mod links;
 mod local_replica;
 mod range;
 mod read;
-mod restore;
 mod serve;
 mod sign;
 mod stamp;
@@ -30,9 +30,9 @@ mod stamp;
 mod tests;
 mod write;
 
-pub use ballot::{Decided, Edited};
 pub use calls::Cause;
 pub use changes::{ApplyPlanError, Changes, PlanningError, ProposeError, Silent};
+pub use conditional::{Decided, Edited};
 pub use edit::{APPENDED_BYTES_MAX, Edit};
 pub use explain::{Explained, Explanation, HeldPromise, HeldRecord};
 pub use gauges::{Gauges, LinkGauge, PeerStatus, finds_default_quorum};

@@ -170,7 +170,8 @@ requests! {
             /// The longest value to include, in bytes; of a record with a longer one, only the header comes.
             value_bytes_max: u32,
         } => Prepared,
-        /// Makes the peer take no ballot up to a timestamp: the sender has lost its promises and is being refilled.
+        /// Makes the peer take no ballot up to a timestamp: the sender has lost its promises and is being refilled. With 0, which comes
+        /// first, it tells the peer of the loss.
         0x14 Fence {
             /// The timestamp, inclusive.
             upto: Timestamp,

@@ -5,13 +5,13 @@
 //!
 //! | time | what happens |
 //! | --- | --- |
-//! | 0 | the messages of a node without replicas (*writer*) to two replicas (*late*, *apart*) are held: what is written through it is on the third (*loser*) alone |
+//! | 0 | a node without replicas (*writer*) takes writes; its messages to two replicas (*late*, *apart*) are held, so the records are on the third (*loser*) alone |
 //! | [`LOST`] | the loser's disk is lost, and filled from the other nodes |
 //! | [`LATE`] | the late replica gets the writes, within their timeout; then its messages to the one apart are held |
 //! | [`READING`] | readers ask the replica apart, which has the loser for a quorum |
 //! | [`FREE`] | nothing is held; everybody reads and writes |
 
-use super::stranded::keys_without;
+use super::keys::keys_without;
 use super::{ClientPlan, Mix, Plan, Turn, clocks};
 use crate::fault::{Fault, FaultEvent, FaultKind};
 use crate::seed::Stream;
@@ -31,7 +31,9 @@ const DOWN: (Duration, Duration) = (Duration::from_millis(30), Duration::from_mi
 const LATE: (Duration, Duration) = (Duration::from_millis(800), Duration::from_millis(920));
 /// The time from there to when its messages to the replica apart are held: it has answered the writer.
 const HEARD: Duration = Duration::from_millis(30);
+/// When the replica apart is read.
 const READING: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(3));
+/// When everybody reads and writes.
 const FREE: (Duration, Duration) = (Duration::from_secs(4), Duration::from_secs(5));
 /// How long clients wait between two requests at most.
 const PAUSE: Duration = Duration::from_millis(40);
@@ -70,7 +72,7 @@ pub(super) fn lose(plan: &mut Plan, stream: &mut Stream) {
     plan.clocks = clocks(&mut plan.seed.stream("clocks"), NODES, &plan.kinds);
     plan.faults = faults;
     plan.clients = clients(apart, writer);
-    plan.keys = keys_without(stream, writer);
+    plan.keys = keys_without(stream, NODES, writer);
     (plan.ttl, plan.backups, plan.counters) = (None, None, 0);
     plan.cuts.clear();
     plan.conditions = 20;

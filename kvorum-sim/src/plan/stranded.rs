@@ -14,12 +14,10 @@
 //! | [`LATE`] | the messages, the hints, or the asker go on |
 //! | [`SEEING`] | everybody reads through every node, and then writes as well ([`FREE`]) |
 
-use super::{ClientPlan, KeyPlan, Mix, Plan, Turn, clocks};
+use super::keys::keys_without;
+use super::{ClientPlan, Mix, Plan, Turn, clocks};
 use crate::fault::{Fault, FaultEvent, FaultKind};
-use crate::net::url_of;
 use crate::seed::Stream;
-use bytes::Bytes;
-use kvorum_core::{Placement, Token, Topology};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -50,8 +48,6 @@ const LONG: Duration = Duration::from_millis(100);
 const READING: (Duration, Duration) = (Duration::from_millis(980), Duration::from_millis(6800));
 /// The latest end of a stop: the asker's requests must not have timed out.
 const STOP_END: Duration = Duration::from_millis(1250);
-/// The keys.
-const KEYS: usize = 8;
 
 /// What strands the ballots of a period.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,7 +87,7 @@ pub(super) fn strand(plan: &mut Plan, stream: &mut Stream) {
     plan.clocks = clocks(&mut plan.seed.stream("clocks"), NODES, &plan.kinds);
     plan.faults = faults;
     plan.clients = clients(parts);
-    plan.keys = keys_without(stream, asker);
+    plan.keys = keys_without(stream, NODES, asker);
     (plan.ttl, plan.backups, plan.counters) = (None, None, 0);
     plan.cuts.clear();
     plan.conditions = 40;
@@ -173,19 +169,4 @@ fn clients(parts: Parts) -> Vec<ClientPlan> {
         .chain(client(6, SHORT, Some(parts.apart), &[turn(READING, reads)], None))
         .chain(client(4, LONG, None, &all, None))
         .collect()
-}
-
-/// Keys of a cluster of four nodes that `without` has no replica of.
-pub(super) fn keys_without(stream: &mut Stream, without: u16) -> Vec<KeyPlan> {
-    let Ok(topology) = Topology::of_urls((0..NODES).map(url_of)) else { return Vec::new() };
-    let placement = Placement::initial(&topology);
-    let is_such = |key: &Bytes| {
-        let nodes = placement.preference_list(Token::of(key).partition(topology.partition_bits()));
-        let last = nodes.last().and_then(|last| topology.member(*last));
-        last.is_some_and(|last| last.url == url_of(without))
-    };
-    let first = stream.between(0, 1000);
-    let all = (first..).map(|number| Bytes::from(format!("k{number:05}"))).filter(is_such);
-    let plan = |key| KeyPlan { key, weight: 1, replicas: Vec::new(), reads: Vec::new() };
-    all.take(KEYS).map(plan).collect()
 }

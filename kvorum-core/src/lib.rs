@@ -36,7 +36,7 @@ pub use conditional::{
 };
 pub use configuration::Slot;
 pub use hlc::Hlc;
-pub use identity::{ClusterId, Run, StoreSeen};
+pub use identity::{ClusterId, PastRuns, Run, StoreSeen};
 pub use key::{Key, KeyError};
 pub use placement::{ChangeError, Placement};
 pub use promise::{Acceptance, KeyState};

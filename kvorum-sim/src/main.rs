@@ -82,7 +82,7 @@ enum Command {
         #[arg(long, value_name = "TEXT")]
         from: String,
         /// Only seeds that have this kind of fault, or are of this kind: contended-conditions, joins, late-writers,
-        /// lost-answers, marks, restores, stranded-ballots.
+        /// lost-answers, marks, restarted-copies, restores, stranded-ballots.
         #[arg(long, value_name = "KIND")]
         with: Option<String>,
         /// Where to write the summary, in Markdown.
@@ -249,12 +249,13 @@ fn runs_twice(seeds: impl Iterator<Item = Seed>) -> bool {
 /// Seeds with so few keys have clients that often meet.
 const CONTENDED_KEYS_MAX: usize = 5;
 /// Kinds of seeds besides those with a kind of fault.
-const KINDS: [&str; 7] = [
+const KINDS: [&str; 8] = [
     "contended-conditions",
     "joins",
     "late-writers",
     "lost-answers",
     "marks",
+    "restarted-copies",
     "restores",
     "stranded-ballots",
 ];
@@ -274,6 +275,7 @@ fn is_of(seed: Seed, kind: &str) -> bool {
         "late-writers" => plan.has_late_writers,
         "restores" => plan.is_restored,
         "lost-answers" => plan.loses_answers,
+        "restarted-copies" => plan.restarts_copies,
         "stranded-ballots" => plan.strands_ballots,
         name => plan.kinds.iter().any(|kind| kind.name() == name),
     }

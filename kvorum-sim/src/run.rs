@@ -287,7 +287,7 @@ impl Director<'_> {
                 // A longer registry does not fit into a message: the node could not ping any more.
                 (
                     "nodes in the registry of peers",
-                    shared.cluster.registry().entries().len() as u64,
+                    shared.cluster.registry().stores().len() as u64,
                     self.plan.machines().into(),
                 ),
                 // A panic or an end of a task is a bug even if the supervisor restarted the task.

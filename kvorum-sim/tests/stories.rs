@@ -325,10 +325,10 @@ fn damaged_store_is_set_aside_once_the_disk_takes_writes() {
 #[test]
 fn damaged_store_under_an_outdated_list_comes_back() {
     // The first row of the index's log. And in the store's own keyspace the row after the lease, the cluster
-    // id, the mark of the index, the node, its peers' runs and its own, two nodes that were seen and the
-    // store's id.
+    // id, the mark of the index, the node, the runs before its own, its peers' runs and its own, two nodes that were
+    // seen and the store's id.
     for (keyspace, choice, is_full, asides) in
-        [(Keyspace::Delta, 0, false, 1), (Keyspace::Meta, 10, false, 2), (Keyspace::Meta, 10, true, 2)]
+        [(Keyspace::Delta, 0, false, 1), (Keyspace::Meta, 11, false, 2), (Keyspace::Meta, 11, true, 2)]
     {
         let mut plan = calm(3);
         let (stale_at, right_at) = (Duration::from_secs(5), Duration::from_secs(9));

@@ -61,8 +61,6 @@ pub(crate) async fn send(own: &Coordinator, index: Slot) {
     }
     membership.meet_cluster_id(index, cluster_id).await;
     let peer = shared.cluster.id_of(index);
-    if let Some(met) = registry.iter().find(|seen| seen.node == peer) {
-        membership.meet(*met, votes).await;
-    }
+    membership.meet(peer, &registry, votes).await;
     membership.hear(peer, &registry).await;
 }

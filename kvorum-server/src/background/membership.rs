@@ -12,7 +12,7 @@ use crate::canary::{self, Canary};
 use crate::clock::{Clock, ClockStanding, Rng, TimestampBound};
 use crate::cluster::{ClockNews, ClockOffset, Cluster, Exchange, Heard, IdVerdict, VotesVerdict};
 use crate::membership::Configurations;
-use crate::peer::Request;
+use crate::peer::{Hello, Request};
 use crate::replica::{Replica, Vote};
 use kvorum_core::agreement::Voter;
 use kvorum_core::{ClusterId, NodeId, Run, Slot, StoreSeen};
@@ -137,7 +137,22 @@ impl Membership {
         }
         let said: Vec<StoreSeen> =
             said.iter().filter(|seen| self.has_place_for(seen.node)).copied().collect();
-        let Heard { verdict, run, behind, news } = self.cluster.registry().hear(from, &said);
+        let heard = self.cluster.registry().hear(from, &said);
+        self.settle(heard).await;
+    }
+
+    /// Processes what the hello of a peer says of this node's store, and returns what must be [settled](Self::settle). The
+    /// eligibility reflects it at once, so no request over the new connection meets an older copy that still counts.
+    pub(crate) fn hear_hello(&self, theirs: &Hello) -> Option<Heard> {
+        let (store, run) = theirs.remembers.filter(|_| self.cluster.slot_of(theirs.node).is_some())?;
+        let own = StoreSeen { node: self.cluster.id_of(self.cluster.me()), store, run };
+        let heard = self.cluster.registry().hear(theirs.node, &[own]);
+        heard.is_news().then_some(heard)
+    }
+
+    /// Durably stores what was heard, and logs it.
+    pub(crate) async fn settle(&self, heard: Heard) {
+        let Heard { verdict, run, behind, news } = heard;
         if !news.is_empty() {
             self.remember(&news).await;
         }
@@ -145,7 +160,7 @@ impl Membership {
             self.configurations.forget().await;
         }
         if let Some(run) = run
-            && let Err(error) = self.replica.store_run(run).await
+            && let Err(error) = self.replica.store_run(run.0, &run.1).await
         {
             tracing::warn!(%error, "cannot store the number of this run: other nodes correct it again after a \
                                     restart");
@@ -181,12 +196,12 @@ impl Membership {
         store == own.store || !came_after || canary::is(Canary::NewStoreForgets)
     }
 
-    /// Durably stores the store and run that a node was met with, before any other node is told.
-    pub(crate) async fn meet(&self, met: StoreSeen, votes: bool) {
-        if self.cluster.slot_of(met.node).is_none() {
+    /// Durably stores the store and run that a node was met with, before any other node is told. `entries` are its words.
+    pub(crate) async fn meet(&self, node: NodeId, entries: &[StoreSeen], votes: bool) {
+        if self.cluster.slot_of(node).is_none() {
             return;
         }
-        let news = self.cluster.registry().meet(met, votes);
+        let news = self.cluster.registry().meet(node, entries, votes);
         if let Some(news) = news {
             self.remember(&[news]).await;
             self.cluster.note_change();

@@ -355,10 +355,14 @@ impl RepairDamage {
     /// Stores facts again that the old store may have failed to pass on to the new one.
     async fn remember_again(&self) {
         let shared = &self.own.shared;
-        let seen = shared.cluster.registry().entries();
+        let (seen, run, past) = {
+            let registry = shared.cluster.registry();
+            (registry.stores(), registry.run(), registry.past().clone())
+        };
         let id = shared.cluster.id();
         let stored = async {
             shared.replica.store_seen(&seen).await?;
+            shared.replica.store_run(run, &past).await?;
             if let Some(id) = id {
                 shared.replica.store_cluster_id(id).await?;
             }

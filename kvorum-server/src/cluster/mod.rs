@@ -392,7 +392,14 @@ impl Cluster {
             members: self.view().slots().iter().map(|slot| self.url_of(*slot).to_owned()).collect(),
             clock,
             place: self.place.clone(),
+            remembers: None,
         }
+    }
+
+    /// The same for the node `peer`, which learns with what store and in what run it was seen.
+    pub fn hello_to(&self, peer: NodeId, clock: UnixMillis) -> Hello {
+        let remembers = self.registry().seen_of(peer);
+        Hello { remembers, ..self.hello(clock) }
     }
 
     /// Checks whether this node talks to a peer that sent `theirs`; `ours` is this node's own handshake message.

@@ -13,7 +13,7 @@
 
 use crate::canary::{self, Canary};
 use crate::replica::Vote;
-use kvorum_core::{NodeId, Run, StoreSeen};
+use kvorum_core::{NodeId, PastRuns, Run, StoreSeen};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Whether this node's store is quorum-eligible.
@@ -35,12 +35,19 @@ const RUN_NUMBER_MAX: u64 = 1 << 40;
 pub struct Heard {
     /// The verdict, when it has changed.
     pub verdict: Option<Verdict>,
-    /// The run of this node, when it has changed.
-    pub run: Option<Run>,
-    /// The store with which the other node remembers a later run of this node than this store's.
+    /// The run of this node, and those before it, when they have changed.
+    pub run: Option<(Run, PastRuns)>,
+    /// The store with which the other node remembers a run of this node that this store is not from.
     pub behind: Option<u128>,
     /// Entries of nodes that were unknown here.
     pub news: Vec<StoreSeen>,
+}
+
+impl Heard {
+    /// Whether anything follows from it.
+    pub fn is_news(&self) -> bool {
+        self.verdict.is_some() || self.run.is_some() || self.behind.is_some() || !self.news.is_empty()
+    }
 }
 
 /// The peer registry: the store that each node was seen with, and what others said of this node's own.
@@ -49,6 +56,7 @@ pub struct PeerRegistry {
     me: NodeId,
     store_id: u128,
     run: Run,
+    past: PastRuns,
     node_count: u16,
     seen: BTreeMap<NodeId, (u128, Run)>,
     verdict: Verdict,
@@ -65,7 +73,14 @@ impl PeerRegistry {
             Vote::No => Verdict::Lacks,
             Vote::Unknown => Verdict::Unknown,
         };
-        Self { me, store_id, run, node_count, seen, verdict, confirmed_by: BTreeSet::new() }
+        let past = PastRuns::default();
+        Self { me, store_id, run, past, node_count, seen, verdict, confirmed_by: BTreeSet::new() }
+    }
+
+    /// The same registry, of a store that comes from the runs `past`.
+    #[must_use]
+    pub fn after(self, past: PastRuns) -> Self {
+        Self { past, ..self }
     }
 
     /// This node.
@@ -90,27 +105,54 @@ impl PeerRegistry {
         self.run
     }
 
-    /// The entries to send to other nodes: this node with its store, and every other node with the store it was seen
-    /// with.
-    pub fn entries(&self) -> Vec<StoreSeen> {
+    /// The runs that this node's store comes from.
+    pub fn past(&self) -> &PastRuns {
+        &self.past
+    }
+
+    /// The store and the run that `node` was seen with.
+    pub fn seen_of(&self, node: NodeId) -> Option<(u128, Run)> {
+        self.seen.get(&node).copied()
+    }
+
+    /// Every node's store: that which it was seen with, and this node's own.
+    pub fn stores(&self) -> Vec<StoreSeen> {
         let seen =
             self.seen.iter().map(|(node, (store, run))| StoreSeen { node: *node, store: *store, run: *run });
         let own = StoreSeen { node: self.me, store: self.store_id, run: self.run };
         seen.filter(|seen| seen.node != self.me).chain([own]).collect()
     }
 
-    /// Notes the store and the run that a node was met with. Returns the entry that must be stored durably before other
-    /// nodes are told of it.
+    /// The entries to send to other nodes: every node's store, and the runs that this node's comes from. Earlier releases read
+    /// the first entry of a node.
+    pub fn entries(&self) -> Vec<StoreSeen> {
+        let past = self.past.told(self.store_id).map(|(store, run)| StoreSeen { node: self.me, store, run });
+        self.stores().into_iter().chain(past).collect()
+    }
+
+    /// Notes the store and the run that the node `node` was met with, as it says in its own `entries`. Returns the entry that must
+    /// be stored durably before other nodes are told of it.
     ///
-    /// A node may come with another store than before, or with one that has gone back to an earlier run. Its old entry
-    /// is kept until the node says that its store is eligible: so any node it meets tells it of its loss.
-    pub fn meet(&self, met: StoreSeen, votes: bool) -> Option<StoreSeen> {
-        let is_news = match self.seen.get(&met.node) {
+    /// A node may come with another store than before, or with one that is not from the run that it was seen in. Its old entry
+    /// is kept until the node says that it knows of that run: so any node it meets tells it of its loss. For another store it must
+    /// also say that the store is eligible.
+    pub fn meet(&self, node: NodeId, entries: &[StoreSeen], votes: bool) -> Option<StoreSeen> {
+        let mut own = entries.iter().filter(|seen| seen.node == node);
+        let met = own.next().filter(|met| met.run.number <= RUN_NUMBER_MAX)?;
+        let mut past: Vec<_> = own.take(PastRuns::TOLD_MAX).map(|seen| (seen.store, seen.run)).collect();
+        past.reverse();
+        let is_news = match self.seen.get(&node) {
             None => true,
-            Some(&(store, run)) if store == met.store => met.run != run && (votes || !met.run.is_behind(run)),
+            Some(&(store, run)) if run.number <= RUN_NUMBER_MAX => {
+                let now = (met.store, met.run);
+                now != (store, run)
+                    && (store == met.store || votes)
+                    && !is_denied(&PastRuns::new(past), now, (store, run))
+            }
+            // No store was started so often.
             Some(_) => votes,
         };
-        is_news.then_some(met)
+        is_news.then_some(*met)
     }
 
     /// The node other than `other_than` whose store `store` is, as far as this node remembers.
@@ -131,18 +173,19 @@ impl PeerRegistry {
 
     /// Processes the message `said` of the node `from` about all nodes' stores.
     ///
-    /// Another node may remember a run of this node that this store has not reached. That was a run of another store or
-    /// of a later state of this one, and its writes are lost here. This node's run number then jumps past it, so that
-    /// the same memory, repeated by a node that was away, is no longer news.
+    /// Another node may remember a run of this node that this store is not from. That was a run of another store or
+    /// of a later state of this one, and its writes are lost here. This node's run number then jumps past it, and the store
+    /// notes that run, so that the same memory, repeated by a node that was away, is no longer news.
     pub fn hear(&mut self, from: NodeId, said: &[StoreSeen]) -> Heard {
         let of_me = said.iter().find(|seen| seen.node == self.me && seen.run.number <= RUN_NUMBER_MAX);
-        let before = (self.verdict, self.run);
-        let is_behind = of_me.is_some_and(|seen| {
-            let is_later = seen.run.number > self.run.number;
-            is_later || (seen.store == self.store_id && self.run.is_behind(seen.run))
-        });
+        let before = (self.verdict, self.run, self.past.clone());
+        let own = (self.store_id, self.run);
+        let is_behind = of_me.is_some_and(|seen| is_denied(&self.past, own, (seen.store, seen.run)));
         if let Some(seen) = of_me.filter(|seen| is_behind || seen.store != self.store_id) {
-            self.run.number = self.run.number.max(seen.run.number + 1);
+            let least = self.run.number + u64::from(is_behind);
+            self.run.number = least.max(seen.run.number + 1);
+            self.past.note(self.store_id, self.store_id, own.1);
+            self.past.note(self.store_id, seen.store, seen.run);
         }
         match (of_me, self.verdict) {
             (Some(seen), Verdict::Unknown) if seen.store != self.store_id => self.verdict = Verdict::Lacks,
@@ -162,7 +205,7 @@ impl PeerRegistry {
             .collect();
         Heard {
             verdict: (self.verdict != before.0).then_some(self.verdict),
-            run: (self.run != before.1).then_some(self.run),
+            run: (self.run != before.1 || self.past != before.2).then(|| (self.run, self.past.clone())),
             behind: of_me.filter(|_| is_behind).map(|seen| seen.store),
             news,
         }
@@ -186,6 +229,12 @@ impl PeerRegistry {
     pub fn refilled(&mut self) {
         self.verdict = Verdict::Votes;
     }
+}
+
+/// Whether a store that comes from `past` and is `now` is not from the store and run `seen`.
+fn is_denied(past: &PastRuns, now: (u128, Run), seen: (u128, Run)) -> bool {
+    let knows_none = canary::is(Canary::RestartedCopyCounts).then(PastRuns::default);
+    knows_none.as_ref().unwrap_or(past).deny(now, seen)
 }
 
 #[cfg(test)]
@@ -237,7 +286,7 @@ mod tests {
         assert_eq!(restored.hear(A, &[seen(ME, 11, 4)]).verdict, None, "the same run");
         assert_eq!(restored.hear(A, &[seen(ME, 11, 3)]).verdict, None, "the run before");
         let heard = restored.hear(A, &[seen(ME, 11, 7)]);
-        assert_eq!((heard.verdict, heard.run.map(|run| run.number)), (Some(Verdict::Lacks), Some(8)));
+        assert_eq!((heard.verdict, heard.run.map(|(run, _)| run.number)), (Some(Verdict::Lacks), Some(8)));
         restored.refilled();
         assert_eq!(restored.hear(B, &[seen(ME, 11, 7)]).verdict, None, "told once more by one that was away");
         let mut copy = registry(3, 4, Vote::Yes);
@@ -258,7 +307,7 @@ mod tests {
     fn store_before_a_replacement_does_not_vote() {
         let mut replaced = fresh(3);
         let heard = replaced.hear(A, &[seen(ME, 10, 6)]);
-        assert_eq!((heard.verdict, heard.run.map(|run| run.number)), (Some(Verdict::Lacks), Some(7)));
+        assert_eq!((heard.verdict, heard.run.map(|(run, _)| run.number)), (Some(Verdict::Lacks), Some(7)));
         let mut older = PeerRegistry::new(seen(ME, 10, 5), 3, BTreeMap::new(), Vote::Yes);
         assert_eq!(older.hear(A, &[seen(ME, 11, 7)]).verdict, Some(Verdict::Lacks));
         // A node that was away tells the replacement store of the older one: no news.
@@ -270,24 +319,69 @@ mod tests {
     #[test]
     fn old_stores_are_remembered() {
         let mut registry = fresh(3);
-        assert_eq!(registry.meet(seen(A, 20, 1), false), Some(seen(A, 20, 1)));
+        assert_eq!(registry.meet(A, &[seen(A, 20, 1)], false), Some(seen(A, 20, 1)));
         registry.remember(&[seen(A, 20, 1)]);
-        assert_eq!(registry.meet(seen(A, 21, 1), false), None);
+        assert_eq!(registry.meet(A, &[seen(A, 21, 1)], false), None);
         assert_eq!(registry.entries(), [seen(A, 20, 1), seen(ME, 11, 1)]);
-        assert_eq!(registry.meet(seen(A, 21, 1), true), Some(seen(A, 21, 1)));
+        assert_eq!(registry.meet(A, &[seen(A, 21, 1)], true), Some(seen(A, 21, 1)));
         assert_eq!(registry.hear(A, &[seen(B, 30, 1), seen(ME, 11, 1)]).news, [seen(B, 30, 1)]);
     }
 
-    /// The latest run of a store is remembered. An earlier run replaces it only if the store is eligible: it was
-    /// refilled.
+    /// The latest run of a store is remembered, and no earlier one, nor one that no store can be in.
     #[test]
     fn latest_runs_are_remembered() {
         let mut registry = fresh(3);
         registry.remember(&[seen(A, 20, 3)]);
-        assert_eq!(registry.meet(seen(A, 20, 3), true), None);
-        assert_eq!(registry.meet(seen(A, 20, 4), false), Some(seen(A, 20, 4)));
-        assert_eq!(registry.meet(seen(A, 20, 2), false), None);
-        assert_eq!(registry.meet(seen(A, 20, 2), true), Some(seen(A, 20, 2)));
+        assert_eq!(registry.meet(A, &[seen(A, 20, 3)], true), None);
+        assert_eq!(registry.meet(A, &[seen(A, 20, 4)], false), Some(seen(A, 20, 4)));
+        for votes in [false, true] {
+            assert_eq!(registry.meet(A, &[seen(A, 20, 2)], votes), None);
+            assert_eq!(registry.meet(A, &[seen(A, 20, u64::MAX)], votes), None);
+            assert_eq!(registry.meet(A, &[seen(B, 20, 4)], votes), None, "the words of another node");
+        }
+    }
+
+    /// Seed 2023317931. An older copy is started twice while no node answers, so its number passes that of the run that the other
+    /// nodes remember. They tell it of that run all the same, until it says that it knows of it.
+    #[test]
+    fn older_copy_that_was_started_twice_does_not_vote() {
+        let with = |number, nonce| StoreSeen { run: Run { number, nonce }, ..seen(ME, 11, number) };
+        let past = |runs: &[StoreSeen]| PastRuns::new(runs.iter().map(|seen| (seen.store, seen.run)));
+        let mut other = PeerRegistry::new(seen(A, 22, 1), 3, BTreeMap::new(), Vote::Yes);
+        other.remember(&[with(5, 1)]);
+        let own = with(6, 7);
+        let mut copy =
+            PeerRegistry::new(own, 3, BTreeMap::new(), Vote::Yes).after(past(&[with(4, 1), with(5, 6)]));
+        assert_eq!(other.meet(ME, &copy.entries(), true), None);
+        let heard = copy.hear(A, &other.entries());
+        assert_eq!((heard.verdict, heard.behind), (Some(Verdict::Lacks), Some(11)));
+        let (run, kept) = heard.run.unwrap();
+        assert_eq!((run, kept.clone()), (copy.run(), copy.past().clone()));
+        copy.refilled();
+        let again = StoreSeen { run, ..own };
+        for copy in [copy, PeerRegistry::new(again, 3, BTreeMap::new(), Vote::Yes).after(kept)] {
+            assert_eq!(copy.clone().hear(A, &other.entries()).verdict, None, "no news any more");
+            assert_eq!(copy.clone().hear(B, &[with(6, 7)]).verdict, None, "seen in between");
+            assert_eq!(other.meet(ME, &copy.entries(), false), Some(again));
+        }
+        // The run that the other node saw, and the one after it.
+        let mut own = PeerRegistry::new(with(6, 3), 3, BTreeMap::new(), Vote::Yes).after(past(&[with(5, 1)]));
+        assert_eq!(own.hear(A, &other.entries()).verdict, None);
+        assert_eq!(other.meet(ME, &own.entries(), false), Some(with(6, 3)));
+    }
+
+    /// The same of a store that was replaced since: its number passes that of the store after it.
+    #[test]
+    fn store_before_a_replacement_does_not_vote_however_often_it_was_started() {
+        let mut other = PeerRegistry::new(seen(A, 22, 1), 3, BTreeMap::new(), Vote::Yes);
+        other.remember(&[seen(ME, 12, 3)]);
+        let past = PastRuns::new((1..6).map(|number| (11, Run { number, nonce: number })));
+        let mut older = registry(3, 6, Vote::Yes).after(past);
+        assert_eq!(other.meet(ME, &older.entries(), true), None);
+        assert_eq!(older.hear(A, &other.entries()).verdict, Some(Verdict::Lacks));
+        older.refilled();
+        assert_eq!(older.hear(A, &other.entries()).verdict, None);
+        assert!(other.meet(ME, &older.entries(), true).is_some());
     }
 
     /// The owner of a store is found under every node that it was seen with, except the node that is asked about.

@@ -1,5 +1,6 @@
 //! Links: the connections of one thread to the other members, and its tasks for them. Both begin and end with the membership.
 
+use super::serve::hear_at_once;
 use super::sign::Signs;
 use super::{Coordinator, Gauges, Shared};
 use crate::background;
@@ -165,13 +166,13 @@ impl Coordinator {
 }
 
 fn start_link(shared: &Arc<Shared>, connector: &Rc<dyn Connector>, index: Slot) -> Rc<Link> {
-    let url = shared.cluster.url_of(index);
+    let (url, peer) = (shared.cluster.url_of(index), shared.cluster.id_of(index));
     let (greeting, working) = (Arc::clone(shared), Arc::clone(shared));
     Link::start(LinkParts {
         authority: url.split_once("://").map_or(url, |(_, authority)| authority).to_owned(),
-        peer: shared.cluster.id_of(index),
+        peer,
         connector: Rc::clone(connector),
-        hello: Box::new(move || greeting.cluster.hello(greeting.clock.wall())),
+        hello: Box::new(move || greeting.cluster.hello_to(peer, greeting.clock.wall())),
         epoch: Box::new(move || working.cluster.placed_since()),
         clock: Arc::clone(&shared.clock),
         limits: Arc::clone(&shared.peering.limits),
@@ -226,7 +227,9 @@ impl Observer {
 }
 
 impl LinkObserver for Observer {
-    fn connected(&self, _theirs: &Hello) {
+    fn connected(&self, theirs: &Hello) {
+        // Before the first request.
+        hear_at_once(&self.shared, theirs);
         self.tell(Contact::connected);
         // A node that comes back may have missed writes.
         self.shared.background.handoff.call(self.index);

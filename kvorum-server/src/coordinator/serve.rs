@@ -12,7 +12,7 @@ use crate::slow::{self, Trace, TraceContext};
 use crate::spans::{Answer, Asked, Spans};
 use bytes::Bytes;
 use kvorum_core::agreement::{Epoch, Instance};
-use kvorum_core::{Key, Partition, Record, Slot, StoreSeen, Version};
+use kvorum_core::{Key, Partition, Record, Slot, Version};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -56,18 +56,24 @@ impl PeerHandler {
         Self { is_removed: self.shared.cluster.was_removed(theirs), ..self }
     }
 
-    /// Notes that a peer has connected.
+    /// Notes that a peer has connected. It has sent no request yet.
     pub fn met(&self, theirs: &Hello) {
         if self.is_removed {
             return;
         }
+        hear_at_once(&self.shared, theirs);
         if let Some(index) = self.shared.cluster.slot_of(theirs.node) {
             self.shared.peering.note_sign_of_life(index);
             self.shared.background.handoff.call(index);
         }
-        let shared = Arc::clone(&self.shared);
-        let met = StoreSeen { node: theirs.node, store: theirs.store, run: theirs.run };
-        tokio::task::spawn_local(async move { shared.background.membership.meet(met, false).await });
+    }
+}
+
+/// Processes what a peer's hello says of this node's store, before any request over the new connection.
+pub(super) fn hear_at_once(shared: &Arc<Shared>, theirs: &Hello) {
+    if let Some(heard) = shared.background.membership.hear_hello(theirs) {
+        let shared = Arc::clone(shared);
+        tokio::task::spawn_local(async move { shared.background.membership.settle(heard).await });
     }
 }
 
@@ -134,10 +140,13 @@ impl Service for PeerHandler {
                 if let Some(index) = shared.cluster.slot_of(caller.peer) {
                     shared.background.membership.meet_cluster_id(index, cluster_id).await;
                 }
-                shared.background.membership.hear(caller.peer, &registry).await;
-                let registry = shared.cluster.registry().entries();
+                let membership = &shared.background.membership;
+                membership.hear(caller.peer, &registry).await;
+                // What was remembered of the caller until now: it must learn if it is not from there.
+                let said = shared.cluster.registry().entries();
+                membership.meet(caller.peer, &registry, false).await;
                 let (cluster_id, votes) = (shared.cluster.id(), shared.cluster.votes());
-                Reply::Pong { wall: shared.clock.wall(), cluster_id, registry, votes }
+                Reply::Pong { wall: shared.clock.wall(), cluster_id, registry: said, votes }
             }),
             Request::TakeHints => Box::pin(async move {
                 let timeout = deadline.saturating_sub(shared.clock.mono());

@@ -49,7 +49,8 @@ pub(super) fn welcome<B: Body>(
     let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let malformed = |error: HandshakeError| Failure::malformed(refuse(error.to_string()));
     let theirs = Hello::parse_as(ours.spoken(), header).map_err(malformed)?;
-    let ours = ours.in_answer_to(&theirs).map_err(malformed)?;
+    let remembers = shared.cluster.registry().seen_of(theirs.node);
+    let ours = Hello { remembers, ..ours.in_answer_to(&theirs).map_err(malformed)? };
     let challenge = Challenge::parse(header).map_err(malformed)?;
     let unproven = |error: AuthError| {
         note_refused(service, connection, &error);

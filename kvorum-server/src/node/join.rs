@@ -128,6 +128,7 @@ impl Joining<'_> {
             members: vec![url.clone()],
             clock: clock.wall(),
             place: place.clone(),
+            remembers: None,
         };
         Link::start(LinkParts {
             authority: member.split_once("://").map_or(member, |(_, authority)| authority).to_owned(),

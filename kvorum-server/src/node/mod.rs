@@ -654,7 +654,7 @@ pub(crate) async fn open(
     if facts.votes == Vote::Unknown && joins && is_named(&chain) {
         facts.votes = Vote::Yes;
     }
-    let registry = PeerRegistry::new(own, topology.node_count(), seen, facts.votes);
+    let registry = PeerRegistry::new(own, topology.node_count(), seen, facts.votes).after(facts.past_runs);
     let name = config.cluster_name.clone();
     let cluster = Cluster::new(name, facts.cluster_id, topology, me, replica.store_id(), registry)
         .at(&names.url)

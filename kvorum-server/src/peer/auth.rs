@@ -504,6 +504,7 @@ mod tests {
             members: Vec::new(),
             clock: UnixMillis(5),
             place: crate::peer::PlaceSettings::default(),
+            remembers: None,
         }
     }
 

@@ -19,7 +19,8 @@
 //! Kvorum-Clock: <time of day in Unix milliseconds>
 //! ```
 //!
-//! (and the headers of [`super::place`], where the settings name a zone or a weight)
+//! (and the headers of [`super::place`], where the settings name a zone or a weight; and `Kvorum-Remembers: STORE-RUN`, where the
+//! sender remembers with which store and in which run it saw the other node)
 //!
 //! and is answered by `101` with the same `Kvorum-` headers of the answering node, after which frames begin in both
 //! directions; or by another status with a line of text that names the difference. `http` implements the answering
@@ -60,6 +61,7 @@ const STORE_HEADER: &str = "Kvorum-Store";
 const RUN_HEADER: &str = "Kvorum-Run";
 const MEMBERS_HEADER: &str = "Kvorum-Members";
 const CLOCK_HEADER: &str = "Kvorum-Clock";
+const REMEMBERS_HEADER: &str = "Kvorum-Remembers";
 
 /// The longest list of members, in bytes: half of the longest head. A longer list is not sent; the topology's hash
 /// stands for it.
@@ -103,6 +105,8 @@ pub struct Hello {
     pub clock: UnixMillis,
     /// What its settings say of its place in the cluster.
     pub place: PlaceSettings,
+    /// The store and the run in which it saw the other node. A node of an older release does not say it.
+    pub remembers: Option<(u128, Run)>,
 }
 
 /// The reason why two nodes do not connect.
@@ -283,6 +287,8 @@ impl Hello {
     pub fn headers(&self) -> Vec<(&'static str, String)> {
         let mut headers = self.proved_headers();
         headers.extend(self.place.headers());
+        let remembered = |(store, run)| (REMEMBERS_HEADER, format!("{store:032x}-{run}"));
+        headers.extend(self.remembers.map(remembered));
         headers
     }
 
@@ -348,6 +354,10 @@ impl Hello {
             members: fields.read(MEMBERS_HEADER, split_members)?,
             clock: UnixMillis(fields.decimal(CLOCK_HEADER)?),
             place: PlaceSettings::read(&fields)?,
+            remembers: match (fields.header)(REMEMBERS_HEADER) {
+                Some(_) => Some(fields.read(REMEMBERS_HEADER, parse_remembered)?),
+                None => None,
+            },
         })
     }
 
@@ -453,6 +463,11 @@ fn parse_run(text: &str) -> Option<Run> {
     let (number, nonce) = text.split_once('-')?;
     let number = number.bytes().all(|b| b.is_ascii_digit()).then(|| number.parse().ok())??;
     Some(Run { number, nonce: hexadecimal(nonce, 16)?.try_into().ok()? })
+}
+
+fn parse_remembered(text: &str) -> Option<(u128, Run)> {
+    let (store, run) = text.split_once('-')?;
+    Some((hexadecimal(store, 32)?, parse_run(run)?))
 }
 
 /// Reads headers by name.

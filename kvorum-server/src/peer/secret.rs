@@ -308,6 +308,7 @@ mod tests {
             members: vec!["http://a:1".to_owned(), "http://b:1".to_owned()],
             clock: UnixMillis(1_700_000_000_000),
             place: crate::peer::PlaceSettings::default(),
+            remembers: None,
         }
     }
 

@@ -6,9 +6,9 @@
 
 use super::{Replica, ReplicaError};
 use crate::crash::{self, Point};
-use crate::storage::{Change, Engine, Keyspace, format};
+use crate::storage::{Batch, Change, Engine, Keyspace, format};
 use bytes::Bytes;
-use kvorum_core::{ClusterId, NodeId, Run, StoreSeen, UnixMillis};
+use kvorum_core::{ClusterId, NodeId, PastRuns, Run, StoreSeen, UnixMillis};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
@@ -17,6 +17,8 @@ use std::ops::Bound;
 pub struct Facts {
     /// The store and the run that each node was last seen with.
     pub seen: BTreeMap<NodeId, (u128, Run)>,
+    /// The runs that this store comes from.
+    pub past_runs: PastRuns,
     /// Whether this store is quorum-eligible: whether its answers count in reads.
     pub votes: Vote,
     /// The cluster that the store belongs to; `None` while no node has created the id yet.
@@ -80,6 +82,21 @@ impl Vote {
     }
 }
 
+/// The runs before the latest one of the store of `engine`. A store of an earlier release has none.
+pub(super) fn past_runs(engine: &dyn Engine) -> Result<PastRuns, ReplicaError> {
+    let row = engine.get(Keyspace::Meta, format::META_PAST_RUNS)?;
+    Ok(row.map(|row| format::decode_past_runs(&row)).transpose()?.unwrap_or_default())
+}
+
+/// The changes that store the latest run of a store and those before it.
+pub(super) fn run_rows(run: Run, past: &PastRuns) -> Batch {
+    let put = |key, value| Change::Put { keyspace: Keyspace::Meta, key: Bytes::from_static(key), value };
+    vec![
+        put(format::META_RUN, format::encode_run(run)),
+        put(format::META_PAST_RUNS, format::encode_past_runs(past)),
+    ]
+}
+
 impl Replica {
     /// Reads the facts.
     pub fn facts(&self) -> Result<Facts, ReplicaError> {
@@ -98,6 +115,7 @@ impl Replica {
         }
         let id = engine.get(Keyspace::Meta, format::META_CLUSTER_ID)?;
         facts.cluster_id = id.map(|id| format::decode_cluster_id(&id)).transpose()?.flatten();
+        facts.past_runs = past_runs(&**engine)?;
         let votes = engine.get(Keyspace::Meta, format::META_VOTES)?;
         facts.votes = match votes.as_ref().and_then(|row| row.first()) {
             Some(&format::VOTES_NO) => Vote::No,
@@ -128,9 +146,12 @@ impl Replica {
         self.store_one(format::META_CLUSTER_ID, format::encode_cluster_id(id)).await
     }
 
-    /// Durably remembers that this store is in the run `run`.
-    pub async fn store_run(&self, run: Run) -> Result<(), ReplicaError> {
-        self.store_one(format::META_RUN, format::encode_run(run)).await
+    /// Durably remembers that this store is in the run `run`, after the runs `past`.
+    pub async fn store_run(&self, run: Run, past: &PastRuns) -> Result<(), ReplicaError> {
+        crash::point(Point::IdentityBefore);
+        self.store_side(run_rows(run, past), true).await?;
+        crash::point(Point::IdentityAfter);
+        Ok(())
     }
 
     async fn store_one(&self, key: &'static [u8], value: Bytes) -> Result<(), ReplicaError> {

@@ -109,7 +109,7 @@ pub(super) fn store_id(
 /// Stores the rows that a run begins with. Returns the store's identity, whether it was created now, and the run.
 pub(super) fn begin_run(parts: &ReplicaParts, lease: UnixMillis) -> Result<(u128, bool, Run), ReplicaError> {
     let (id, is_new) = store_id(&*parts.engine, &*parts.rng, parts.birth)?;
-    let run = count_run(parts)?;
+    let run = count_run(parts, id)?;
     if parts.purge == Purge::Keep {
         mark_unclean(parts, lease)?;
     }
@@ -120,7 +120,7 @@ pub(super) fn begin_run(parts: &ReplicaParts, lease: UnixMillis) -> Result<(u128
 /// they saw. So they recognise a copy of the store that is older, or that is used at the same time.
 ///
 /// A store that is not bound to a node yet is bound to this one.
-pub(super) fn count_run(parts: &ReplicaParts) -> Result<Run, ReplicaError> {
+pub(super) fn count_run(parts: &ReplicaParts, store: u128) -> Result<Run, ReplicaError> {
     let (engine, rng) = (&*parts.engine, &*parts.rng);
     let before = engine.get(Keyspace::Meta, format::META_RUN)?;
     let before = before.map(|row| format::decode_run(&row)).transpose()?.unwrap_or_default();
@@ -128,7 +128,9 @@ pub(super) fn count_run(parts: &ReplicaParts) -> Result<Run, ReplicaError> {
     rng.fill(&mut nonce);
     let run = Run { number: before.number.saturating_add(1), nonce: u64::from_be_bytes(nonce) };
     let put = |key, value| Change::Put { keyspace: Keyspace::Meta, key: Bytes::from_static(key), value };
-    let mut batch = vec![put(format::META_RUN, format::encode_run(run))];
+    let mut past = super::facts::past_runs(engine)?;
+    past.note(store, store, before);
+    let mut batch = super::facts::run_rows(run, &past);
     if let Some(url) = &parts.bound_to
         && engine.get(Keyspace::Meta, format::META_NODE)?.is_none()
     {

@@ -25,7 +25,8 @@
 //! that replaced a damaged one and has not been refilled; `seen` and 8 bytes node id → 16 bytes id of the store that
 //! the node was last seen with; `ran` and 8 bytes node id → 8 bytes number and 8 bytes nonce of that store's run;
 //! `node` → 8 bytes id of the node that the store belongs to, then its URL; `cluster-id` → 16 random bytes; `run` → 8
-//! bytes number and 8 bytes nonce of the latest run on this store; `gap`, 8 bytes node id, 2 bytes partition → 8 bytes
+//! bytes number and 8 bytes nonce of the latest run on this store; `past-runs` → 16 bytes store, 8 bytes number and 8
+//! bytes nonce of each run that the store comes from, oldest first, at most 256; `gap`, 8 bytes node id, 2 bytes partition → 8 bytes
 //! Unix milliseconds since when a hint for that node and partition is missing (a dirty partition); `indexed` → 1 when
 //! every record has its row in `tokens`; `unsynced` → 1 while a run confirms writes before they are synced, until it
 //! has ended in order; `floor` and 2 bytes partition → three clock words of 8 bytes: agreed, sealed, purged;
@@ -46,7 +47,7 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 use kvorum_core::{
-    ClusterId, Conditional, Lineage, NodeId, Partition, Record, Run, UnixMillis, Value, Version,
+    ClusterId, Conditional, Lineage, NodeId, Partition, PastRuns, Record, Run, UnixMillis, Value, Version,
 };
 use std::fmt;
 use std::num::NonZeroU128;
@@ -72,6 +73,8 @@ pub const META_CLUSTER_ID: &[u8] = b"cluster-id";
 pub const META_NODE: &[u8] = b"node";
 /// The key of the `meta` row that holds the latest run on the store.
 pub const META_RUN: &[u8] = b"run";
+/// The key of the `meta` row that holds the runs before the latest: see [`PastRuns`].
+pub const META_PAST_RUNS: &[u8] = b"past-runs";
 
 /// The key of the `meta` row that holds whether this store is quorum-eligible.
 pub const META_VOTES: &[u8] = b"votes";
@@ -598,6 +601,30 @@ pub fn decode_run(row: &[u8]) -> Result<Run, FormatError> {
     let both = u128::from_be_bytes(bytes);
     #[expect(clippy::cast_possible_truncation, reason = "the lower half is meant")]
     Ok(Run { number: (both >> 64) as u64, nonce: both as u64 })
+}
+
+/// The value of the row of earlier runs.
+pub fn encode_past_runs(past: &PastRuns) -> Bytes {
+    let mut row = BytesMut::with_capacity(32 * PastRuns::LEN_MAX);
+    for (store, run) in past.iter() {
+        row.put_u128(store);
+        row.put_slice(&encode_run(run));
+    }
+    row.freeze()
+}
+
+/// The earlier runs in their row.
+pub fn decode_past_runs(row: &[u8]) -> Result<PastRuns, FormatError> {
+    let (entries, rest) = row.as_chunks::<32>();
+    if !rest.is_empty() || entries.len() > PastRuns::LEN_MAX {
+        return Err(FormatError::Truncated { bytes: row.len() });
+    }
+    let entry = |entry: &[u8; 32]| {
+        let (store, run) = entry.split_at(16);
+        Ok((decode_store_id(store)?, decode_run(run)?))
+    };
+    let runs: Result<Vec<(u128, Run)>, FormatError> = entries.iter().map(entry).collect();
+    Ok(PastRuns::new(runs?))
 }
 
 /// The value of the cluster id's row.

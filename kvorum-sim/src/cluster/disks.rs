@@ -169,7 +169,8 @@ impl Cluster<'_> {
         self.trace.line(now, "driver", &format_args!("older-disk: {}, {age:?} old", event.fault));
         *self.counts.entry(event.kind).or_default() += 1;
         let since = self.plan.exposed_since(node, taken).map_or(taken, |since| since.min(taken));
-        self.lose(node, LossKind::Older, since);
+        let kind = if self.plan.restarts_copies { LossKind::OlderNoticed } else { LossKind::Older };
+        self.lose(node, kind, since);
         self.stop(node, |engine| engine.put_back(copy));
         self.with(node, |machine| machine.identity.exchange(record.filter(|_| is_image)));
         self.facts.disturbed.push((now, now));

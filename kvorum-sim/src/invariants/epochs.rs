@@ -13,7 +13,7 @@ pub fn check(_history: &History, facts: &Facts) -> Result<(), Violation> {
     let broken = |explanation: String| {
         Err(Violation { invariant: "epochs", key: None, explanation, operations: Vec::new() })
     };
-    if facts.losses.iter().any(|loss| loss.kind == LossKind::Older) {
+    if facts.losses.iter().any(|loss| matches!(loss.kind, LossKind::Older | LossKind::OlderNoticed)) {
         return Ok(());
     }
     if let Some((epoch, hashes)) = facts.adopted.iter().find(|(_, hashes)| hashes.len() > 1) {

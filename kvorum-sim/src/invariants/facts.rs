@@ -33,6 +33,8 @@ pub enum LossKind {
     Rotten,
     /// It was replaced by an older copy.
     Older,
+    /// The same, and every node that it meets before it counts saw a later run of it.
+    OlderNoticed,
     /// The power failed before it was synced.
     Unsynced,
 }
@@ -344,7 +346,7 @@ impl Facts {
         let is_refilled =
             self.mechanisms.repair && self.converged.is_some_and(|converged| until >= converged);
         let broken = |loss: &&Loss| match loss.kind {
-            LossKind::Wiped | LossKind::Older => loss.at <= until && !is_refilled,
+            LossKind::Wiped | LossKind::Older | LossKind::OlderNoticed => loss.at <= until && !is_refilled,
             LossKind::Rotten => loss.at <= until,
             LossKind::Unsynced => false,
         };
@@ -354,7 +356,7 @@ impl Facts {
     /// Whether a disk was emptied by `until`, or replaced by an older one, which its node may then have
     /// emptied.
     pub fn was_wiped(&self, until: Duration) -> bool {
-        let is_emptied = |loss: &Loss| matches!(loss.kind, LossKind::Wiped | LossKind::Older);
+        let is_emptied = |loss: &Loss| !matches!(loss.kind, LossKind::Rotten | LossKind::Unsynced);
         self.losses.iter().any(|loss| is_emptied(loss) && loss.at <= until)
     }
 

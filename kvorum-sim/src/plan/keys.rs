@@ -80,7 +80,7 @@ pub(super) fn keys(
 }
 
 /// The bytes of key `index`: mostly plain, some with bytes that careless code would mishandle.
-fn key(stream: &mut Stream, index: u64) -> Bytes {
+pub(super) fn key(stream: &mut Stream, index: u64) -> Bytes {
     let odd: [&[u8]; 5] = [b"\x00", b"\xff\xfe", b"a+b %&=", b"\xc3\xa4/../", b"\n"];
     let mut key = format!("k{index:03}").into_bytes();
     if stream.percent(10) {

@@ -19,6 +19,7 @@ mod faults;
 mod keys;
 mod lost_answers;
 mod members;
+mod restarted_copies;
 mod restored;
 mod stranded;
 
@@ -231,6 +232,8 @@ pub struct Plan {
     pub strands_ballots: bool,
     /// Whether disks are lost and filled again while writes wait that they have confirmed.
     pub loses_answers: bool,
+    /// Whether older copies of disks are started several times before another node answers.
+    pub restarts_copies: bool,
     /// Cuts that are taken under load. Most seeds have none.
     pub cuts: Vec<CutPlan>,
     /// Whether the last cut is restored into another cluster afterwards.
@@ -320,6 +323,7 @@ impl Plan {
             has_late_writers: is_late,
             strands_ballots: false,
             loses_answers: false,
+            restarts_copies: false,
             backups: backups(&mut seed.stream("backups"), nodes, length, &kinds),
             cuts: cuts(&mut seed.stream("cuts"), length),
             is_restored: false,
@@ -332,16 +336,11 @@ impl Plan {
             faults,
             kinds,
         };
-        let mut stranded = seed.stream("stranded ballots");
-        if is_contended && is_calm && !is_late && stranded.percent(60) {
-            stranded::strand(&mut plan, &mut stranded);
-        }
-        let mut lost = seed.stream("lost answers");
-        if is_contended && is_calm && !is_late && !plan.strands_ballots && lost.percent(30) {
-            lost_answers::lose(&mut plan, &mut lost);
+        if is_contended && is_calm && !is_late {
+            plan.act();
         }
         let mut members = seed.stream("members");
-        let is_acted = plan.strands_ballots || plan.loses_answers;
+        let is_acted = plan.strands_ballots || plan.loses_answers || plan.restarts_copies;
         let is_fit = nodes > 2 && !is_late && !is_acted && plan.backups.is_none();
         if is_fit && members.percent(35) {
             members::come_and_go(&mut plan, &mut members);
@@ -349,6 +348,20 @@ impl Plan {
         // Versions of a clock with no known bound may be refused there.
         plan.is_restored = !plan.cuts.is_empty() && plan.are_clocks_right();
         plan
+    }
+
+    /// Makes the plan one of those that act out what chance alone hardly meets, or leaves it as it is.
+    fn act(&mut self) {
+        let seed = self.seed;
+        let (mut stranded, mut lost) = (seed.stream("stranded ballots"), seed.stream("lost answers"));
+        let mut copies = seed.stream("restarted copies");
+        if stranded.percent(60) {
+            stranded::strand(self, &mut stranded);
+        } else if lost.percent(30) {
+            lost_answers::lose(self, &mut lost);
+        } else if copies.percent(50) {
+            restarted_copies::put_back(self, &mut copies);
+        }
     }
 
     /// All machines: the nodes and the spares.

@@ -71,6 +71,7 @@ impl Plan {
             backups: None,
             has_late_writers: false,
             loses_answers: false,
+            restarts_copies: false,
             strands_ballots: false,
             is_restored: false,
             takes_backup: true,

@@ -420,6 +420,17 @@ fn copied_moved_or_restored_serves_nothing_alone() {
 /// votes again once it has been refilled.
 #[test]
 fn older_copy_is_refilled_before_it_votes() {
+    older_copy_is_refilled(0);
+}
+
+/// The same, if the copy was started twice before the other node answers: its run has a higher number than the one that the other
+/// node saw (seed 2023317931).
+#[test]
+fn older_copy_that_was_started_twice_is_refilled_before_it_votes() {
+    older_copy_is_refilled(2);
+}
+
+fn older_copy_is_refilled(starts_alone: u8) {
     let mut cluster = Cluster::start(3);
     let keys: Vec<Vec<u8>> = (0..40_u8).map(|number| vec![b'k', number]).collect();
     cluster.kill9(0);
@@ -433,6 +444,10 @@ fn older_copy_is_refilled_before_it_votes() {
     cluster.kill9(0);
     cluster.kill9(1);
     cluster.put_back(0, &copy);
+    for _ in 0..starts_alone {
+        cluster.start_node(0);
+        cluster.kill9(0);
+    }
     // The third node missed all of these writes, and remembers only that the node was in a later run.
     cluster.start_node(2);
     cluster.start_node(0);

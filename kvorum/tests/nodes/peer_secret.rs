@@ -469,6 +469,7 @@ fn record(cluster: &Cluster) -> Vec<u8> {
             members: urls.clone(),
             clock: UnixMillis(1_700_000_000_000),
             place: kvorum_server::peer::PlaceSettings::default(),
+            remembers: None,
         }),
         epoch: Box::new(|| kvorum_core::agreement::Epoch(0)),
         clock,

@@ -246,7 +246,7 @@ impl<'a> Changes<'a> {
     /// The stores that nodes were met with, those that wait to join among them.
     fn stores(&self) -> BTreeMap<NodeId, u128> {
         let cluster = &self.own.shared.cluster;
-        let seen = cluster.registry().entries();
+        let seen = cluster.registry().stores();
         let mut stores: BTreeMap<NodeId, u128> = seen.iter().map(|seen| (seen.node, seen.store)).collect();
         stores.extend(cluster.applicants().iter().map(|(node, applicant)| (*node, applicant.store)));
         stores

@@ -561,7 +561,7 @@ fn a_registry_has_members_only() {
         let caller = Caller { peer: caller, connection: 1, protocol: PROTOCOL, epoch: Epoch(0) };
         run(handler.serve(caller, request, Duration::ZERO));
     }
-    run(node.shared.background.membership.meet(seen(NodeId(5), 5), true));
+    run(node.shared.background.membership.meet(NodeId(5), &[seen(NodeId(5), 5)], true));
     assert_eq!(node.shared.cluster.registry().entries(), before);
     // A member is heard of all the same.
     run(handler.serve(
@@ -569,7 +569,7 @@ fn a_registry_has_members_only() {
         ping(vec![seen(peer, 22)]),
         Duration::ZERO,
     ));
-    run(node.shared.background.membership.meet(seen(peer, 22), true));
+    run(node.shared.background.membership.meet(peer, &[seen(peer, 22)], true));
     assert!(node.shared.cluster.registry().entries().contains(&seen(peer, 22)));
 }
 

@@ -18,6 +18,7 @@ fn hello() -> Hello {
         members: vec!["http://a:1".to_owned(), "http://b:1".to_owned()],
         clock: UnixMillis(1_700_000_000_000),
         place: PlaceSettings::default(),
+        remembers: Some((9, Run { number: 2, nonce: 0xcd })),
     }
 }
 
@@ -35,9 +36,11 @@ fn headers_round_trip() {
     for at in 0..headers.len() {
         let mut fewer = headers.clone();
         let (header, _) = fewer.remove(at);
-        let older = Hello { protocols: None, ..hello() };
-        let is_optional = header == PROTOCOLS_HEADER;
-        let expect = if is_optional { Ok(older) } else { Err(HandshakeError::Missing { header }) };
+        let expect = match header {
+            PROTOCOLS_HEADER => Ok(Hello { protocols: None, ..hello() }),
+            REMEMBERS_HEADER => Ok(Hello { remembers: None, ..hello() }),
+            header => Err(HandshakeError::Missing { header }),
+        };
         assert_eq!(parse(&fewer), expect);
         for bad in ["+1", "-1", "1 2", "é", &"1".repeat(200)] {
             let mut changed = headers.clone();
@@ -183,7 +186,7 @@ fn differences_are_named() {
 fn requests_are_one_head() {
     let text = request("host:1", &hello(), None).unwrap();
     assert!(text.starts_with("GET /v0/peer HTTP/1.1\r\nHost: host:1\r\nConnection: Upgrade\r\n"), "{text}");
-    assert!(text.ends_with("Kvorum-Clock: 1700000000000\r\n\r\n"), "{text}");
+    assert!(text.ends_with("09-2-00000000000000cd\r\n\r\n"), "{text}");
     let cluster = "a\r\nX: y".to_owned();
     assert!(matches!(
         request("host:1", &Hello { cluster, ..hello() }, None),

@@ -66,6 +66,7 @@ pub(super) fn hello(node: NodeId) -> Hello {
         members: Vec::new(),
         clock: UnixMillis(5),
         place: crate::peer::PlaceSettings::default(),
+        remembers: None,
     }
 }
 

@@ -68,6 +68,8 @@ pub enum Canary {
     MarksUnknowing,
     /// A request that few replicas confirm is carried out without asking whether the epoch is the last one.
     MinorityUnconfirmed,
+    /// A marked member takes from the others what both own, not what it owns since a change did not wait for it.
+    MarkedTakeShared,
     /// Nobody takes from a marked member what it holds and owns no longer.
     MarkedKeepRecords,
     /// A store that the configuration marks as lacking records counts all the same.
@@ -197,7 +199,7 @@ impl Canary {
         ),
         ("late-writers", &[Self::SupersededByBallot, Self::WriteBacksIgnorePromises]),
         ("lost-answers", &[Self::LostAnswersCount]),
-        ("marks", &[Self::MarksUnknowing]),
+        ("marks", &[Self::MarkedTakeShared, Self::MarksUnknowing]),
         ("restarted-copies", &[Self::RestartedCopyCounts]),
         ("restores", &[Self::RestoreOverwrites]),
         ("stranded-ballots", &[Self::HintsBeforeTaken, Self::RefillForgetsPromises]),
@@ -306,6 +308,7 @@ impl Canary {
             Self::MarksUnknowing => "marks-unknowing",
             Self::MinorityUnconfirmed => "minority-unconfirmed",
             Self::MarkedKeepRecords => "marked-keep-records",
+            Self::MarkedTakeShared => "marked-take-shared",
             Self::MarkedStoreCounts => "marked-store-counts",
             Self::NewOwnersUnfilled => "new-owners-unfilled",
             Self::PromisesOneList => "promises-one-list",

@@ -272,12 +272,14 @@ impl View {
     /// In `partition`, the two nodes of `pull` are compared in the records whose FROM is above this rank: the higher one of both, as
     /// those records belong on both.
     ///
-    /// From a member that is marked as lacking records, a node takes all records that it owns itself. A change did not wait for that
-    /// member: it may hold a record that it owns no longer, and that nobody else has.
+    /// If one of them is marked as lacking records, the other gives or takes all that the taking one owns. A change did not wait for
+    /// the marked one: it may hold a record that it owns no longer, and that nobody else has. It may also own a record since, and
+    /// only the owner of before has it.
     pub fn rank_max(&self, partition: Partition, pull: Pull) -> u16 {
         let rank = |slot| self.rank_of(partition, slot).unwrap_or(u16::MAX);
-        let takes_all = self.is_lacking(pull.from) && !canary::is(Canary::MarkedKeepRecords);
-        if takes_all { rank(pull.by) } else { rank(pull.by).max(rank(pull.from)) }
+        let gives_all = self.is_lacking(pull.from) && !canary::is(Canary::MarkedKeepRecords);
+        let takes_all = self.is_lacking(pull.by) && !canary::is(Canary::MarkedTakeShared);
+        if gives_all || takes_all { rank(pull.by) } else { rank(pull.by).max(rank(pull.from)) }
     }
 
     /// Plans a request.
@@ -398,19 +400,21 @@ mod tests {
         assert!(matches!(four.next(other), Err(RoutingError::Placement { side: Side::Old, .. })));
     }
 
-    /// From a marked member a node takes all records that it owns itself, from others those that both own.
+    /// From a marked member a node takes all records that it owns itself. So does a marked member from others, which held what it owns
+    /// now (seed 724). Two others share the records that both own.
     #[test]
-    fn what_a_marked_member_holds_is_taken() {
+    fn marked_members_give_and_take_all() {
         let first = three();
         let marked = first.next(after(&first, |next| next.members[0].lacks = true)).unwrap();
         let lacking = marked.slots().iter().copied().find(|slot| marked.is_lacking(*slot)).unwrap();
-        let whole = marked.slots().iter().copied().find(|slot| *slot != lacking).unwrap();
+        let others: Vec<Slot> = marked.slots().iter().copied().filter(|slot| *slot != lacking).collect();
+        let &[whole, third] = others.as_slice() else { panic!("{others:?}") };
         for partition in Partition::all(BITS) {
-            let [own, other] = [whole, lacking].map(|slot| marked.rank_of(partition, slot).unwrap());
+            let rank = |slot| marked.rank_of(partition, slot).unwrap();
             let rank_max = |by, from| marked.rank_max(partition, Pull { by, from });
             assert_eq!(
-                (rank_max(whole, lacking), rank_max(lacking, whole)),
-                (own, own.max(other)),
+                (rank_max(whole, lacking), rank_max(lacking, whole), rank_max(whole, third)),
+                (rank(whole), rank(lacking), rank(whole).max(rank(third))),
                 "{partition:?}"
             );
         }

@@ -44,8 +44,9 @@ impl Puller {
             }
             // Compare the current digest: most writes that were under way have arrived here by now.
             let ours = state.digest_of(pull, Partition(partition), &view);
-            // What a marked member may hold besides its own is in few partitions: the others are not listed.
-            let has_nothing = theirs == 0 && view.is_lacking(index);
+            // What one may hold besides its own, where one of them is marked, is in few partitions: the others are not listed.
+            let is_any_marked = view.is_lacking(index) || view.is_lacking(state.cluster.me());
+            let has_nothing = theirs == 0 && is_any_marked;
             if ours != theirs && !has_nothing {
                 unlike.insert(partition, Unlike { ours, theirs });
             }

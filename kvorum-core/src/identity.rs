@@ -60,7 +60,7 @@ pub struct PastRuns {
 }
 
 impl PastRuns {
-    /// The most runs that are kept. Of more starts the oldest are forgotten, and what was seen then is believed.
+    /// The most runs that are kept. The oldest are forgotten first; a node that saw one of those is believed.
     pub const LEN_MAX: usize = 256;
     /// The most runs that are told to other nodes.
     pub const TOLD_MAX: usize = 24;
@@ -70,14 +70,15 @@ impl PastRuns {
         Self { runs: runs.into_iter().collect() }
     }
 
-    /// Adds the run `run` of `store`, of which `own` is the present one. Of another store only the latest run is kept.
-    pub fn note(&mut self, own: u128, store: u128, run: Run) {
+    /// Adds the run `run` of `store`, and returns whether it is new. `own` is the store that the node has now: for each store before
+    /// it, only the latest run is kept.
+    pub fn note(&mut self, own: u128, store: u128, run: Run) -> bool {
         if run == Run::default() || self.runs.contains(&(store, run)) {
-            return;
+            return false;
         }
         if store != own {
             if self.knows_store(store, run) {
-                return;
+                return false;
             }
             self.runs.retain(|(known, _)| *known != store);
         }
@@ -86,6 +87,7 @@ impl PastRuns {
             let oldest = self.runs.iter().position(|(known, _)| *known == own).unwrap_or(0);
             self.runs.remove(oldest);
         }
+        true
     }
 
     /// The runs, oldest first.
@@ -93,22 +95,17 @@ impl PastRuns {
         self.runs.iter().copied()
     }
 
-    /// Those that other nodes are told: the last ones of the stores before `own`, and the latest of `own`. At most
-    /// [`Self::TOLD_MAX`].
+    /// The runs that other nodes are told, at most [`Self::TOLD_MAX`]: half of them of the stores before `own`, and half of `own`, the
+    /// latest first.
     pub fn told(&self, own: u128) -> impl Iterator<Item = (u128, Run)> {
         let half = Self::TOLD_MAX / 2;
-        let latest = move |is_own: bool| {
-            self.iter()
-                .filter(move |(store, _)| (*store == own) == is_own)
-                .collect::<Vec<_>>()
-                .into_iter()
-                .rev()
-        };
+        let latest =
+            move |is_own| self.runs.iter().rev().copied().filter(move |(store, _)| (*store == own) == is_own);
         latest(false).take(half).chain(latest(true).take(half))
     }
 
-    /// Whether a store with these earlier runs, which is `own` in the run `now`, must be an older copy, or a second one, of the
-    /// store `store` that was seen in `seen`; or of one before that.
+    /// Whether the store `own`, which is in the run `now` and has these earlier runs, does not come from the run `seen` of `store`. It
+    /// is an older copy then, a second one, or a store from before `store`.
     pub fn deny(&self, (own, now): (u128, Run), (store, seen): (u128, Run)) -> bool {
         if (own, now) == (store, seen) || self.runs.contains(&(store, seen)) {
             return false;
@@ -204,15 +201,14 @@ mod tests {
     #[test]
     fn runs_are_bounded() {
         let mut many = past(&[(BEFORE, run(1, 1))]);
-        (2..2000).for_each(|number| many.note(OWN, OWN, run(number, number)));
-        many.note(OWN, OWN, run(1999, 1999));
-        many.note(OWN, OWN, Run::default());
-        many.note(OWN, BEFORE, run(1, 2));
+        assert!((2..2000).all(|number| many.note(OWN, OWN, run(number, number))));
+        let known = [(OWN, run(1999, 1999)), (OWN, Run::default()), (BEFORE, run(1, 2))];
+        assert!(known.into_iter().all(|(store, run)| !many.note(OWN, store, run)));
         assert_eq!(many.iter().count(), PastRuns::LEN_MAX);
         assert_eq!(many.iter().next(), Some((BEFORE, run(1, 1))));
         let told: Vec<_> = many.told(OWN).collect();
         assert_eq!((told.len(), told[0], told[1]), (13, (BEFORE, run(1, 1)), (OWN, run(1999, 1999))));
-        (0..2000).for_each(|store| many.note(OWN, store + 20, run(1, 1)));
+        assert!((0..2000).all(|store| many.note(OWN, store + 20, run(1, 1))));
         assert_eq!(
             (many.iter().count(), many.told(OWN).count()),
             (PastRuns::LEN_MAX, PastRuns::TOLD_MAX / 2)

@@ -60,6 +60,8 @@ pub enum Canary {
     LocalClockOnly,
     /// A request counts what a member answered before it lost its store, although that was refilled since.
     LostAnswersCount,
+    /// A node hears what others remember of its store with heartbeats only, not with the handshake.
+    RememberedRunComesLate,
     /// A store is believed to be the latest if it was started more often than other nodes remember.
     RestartedCopyCounts,
     /// A store that joins is refilled as one that was lost, behind a fence, and counts only after that.
@@ -200,7 +202,7 @@ impl Canary {
         ("late-writers", &[Self::SupersededByBallot, Self::WriteBacksIgnorePromises]),
         ("lost-answers", &[Self::LostAnswersCount]),
         ("marks", &[Self::MarkedTakeShared, Self::MarksUnknowing]),
-        ("restarted-copies", &[Self::RestartedCopyCounts]),
+        ("restarted-copies", &[Self::RememberedRunComesLate, Self::RestartedCopyCounts]),
         ("restores", &[Self::RestoreOverwrites]),
         ("stranded-ballots", &[Self::HintsBeforeTaken, Self::RefillForgetsPromises]),
     ];
@@ -273,6 +275,7 @@ impl Canary {
             Self::HintCountsAsAck => "hint-counts-as-ack",
             Self::LocalClockOnly => "local-clock-only",
             Self::LostAnswersCount => "lost-answers-count",
+            Self::RememberedRunComesLate => "remembered-run-comes-late",
             Self::RestartedCopyCounts => "restarted-copy-counts",
             Self::NoWriteBack => "no-write-back",
             Self::PeerUnproven => "peer-unproven",

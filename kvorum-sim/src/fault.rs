@@ -437,6 +437,13 @@ pub struct FaultEvent {
     pub fault: Fault,
 }
 
+impl FaultEvent {
+    /// The fault that begins at `at` and ends at `until`.
+    pub fn between(at: Duration, until: Duration, kind: FaultKind, fault: Fault) -> Self {
+        Self { at, lasts: until.saturating_sub(at), kind, fault }
+    }
+}
+
 /// The steps that every start of a node takes: a fault at one of them begins with a restart.
 pub(crate) const STARTING: &[Point] =
     &[Point::StartBeforeSync, Point::StartAfterSync, Point::RunBefore, Point::RunAfter];

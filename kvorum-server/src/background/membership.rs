@@ -13,9 +13,9 @@ use crate::clock::{Clock, ClockStanding, Rng, TimestampBound};
 use crate::cluster::{ClockNews, ClockOffset, Cluster, Exchange, Heard, IdVerdict, VotesVerdict};
 use crate::membership::Configurations;
 use crate::peer::{Hello, Request};
-use crate::replica::{Replica, Vote};
+use crate::replica::{Replica, ReplicaError, Vote};
 use kvorum_core::agreement::Voter;
-use kvorum_core::{ClusterId, NodeId, Run, Slot, StoreSeen};
+use kvorum_core::{ClusterId, NodeId, PastRuns, Run, Slot, StoreSeen};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -144,7 +144,9 @@ impl Membership {
     /// Processes what the hello of a peer says of this node's store, and returns what must be [settled](Self::settle). The
     /// eligibility reflects it at once, so no request over the new connection meets an older copy that still counts.
     pub(crate) fn hear_hello(&self, theirs: &Hello) -> Option<Heard> {
-        let (store, run) = theirs.remembers.filter(|_| self.cluster.slot_of(theirs.node).is_some())?;
+        let is_heard =
+            self.cluster.slot_of(theirs.node).is_some() && !canary::is(Canary::RememberedRunComesLate);
+        let (store, run) = theirs.remembers.filter(|_| is_heard)?;
         let own = StoreSeen { node: self.cluster.id_of(self.cluster.me()), store, run };
         let heard = self.cluster.registry().hear(theirs.node, &[own]);
         heard.is_news().then_some(heard)
@@ -159,20 +161,16 @@ impl Membership {
         if behind.is_some_and(|store| self.may_have_forgotten(store)) {
             self.configurations.forget().await;
         }
-        if let Some(run) = run
-            && let Err(error) = self.replica.store_run(run.0, &run.1).await
-        {
-            tracing::warn!(%error, "cannot store the number of this run: other nodes correct it again after a \
+        if verdict.is_some() {
+            self.cluster.note_change();
+        }
+        let votes = verdict.map(|verdict| verdict == VotesVerdict::Votes);
+        let vote = votes.map(|votes| if votes { Vote::Yes } else { Vote::No });
+        if let Err(error) = self.store_heard(vote, run).await {
+            tracing::warn!(%error, "cannot store what other nodes know of this node's store: they tell it again after a \
                                     restart");
         }
-        let Some(verdict) = verdict else { return };
-        self.cluster.note_change();
-        let votes = verdict == VotesVerdict::Votes;
-        let vote = if votes { Vote::Yes } else { Vote::No };
-        if let Err(error) = self.replica.store_votes(vote).await {
-            tracing::warn!(%error, "cannot store whether this node is quorum-eligible: it is determined again after \
-                                    a restart");
-        }
+        let Some(votes) = votes else { return };
         if behind.is_some() {
             tracing::warn!(
                 "another node saw a later run of this node: the data directory is an older copy, or is used twice; \
@@ -184,6 +182,23 @@ impl Membership {
                  quorum-eligible until it has been refilled"
             );
         }
+    }
+
+    /// Stores whether this store is eligible, and then the run that it goes on with: once that is stored, nobody tells this node
+    /// again what it lacks.
+    async fn store_heard(
+        &self,
+        vote: Option<Vote>,
+        run: Option<(Run, PastRuns)>,
+    ) -> Result<(), ReplicaError> {
+        if let Some(vote) = vote {
+            self.replica.store_votes(vote).await?;
+        }
+        if let Some((run, past)) = run {
+            self.replica.store_run(run, &past).await?;
+            self.cluster.registry().note_stored(run, past);
+        }
+        Ok(())
     }
 
     /// Whether this store may have forgotten what it promised about configurations: another node remembers a later run of this

@@ -57,6 +57,8 @@ pub struct PeerRegistry {
     store_id: u128,
     run: Run,
     past: PastRuns,
+    /// The run and those before it, as they are stored.
+    stored: (Run, PastRuns),
     node_count: u16,
     seen: BTreeMap<NodeId, (u128, Run)>,
     verdict: Verdict,
@@ -73,14 +75,15 @@ impl PeerRegistry {
             Vote::No => Verdict::Lacks,
             Vote::Unknown => Verdict::Unknown,
         };
-        let past = PastRuns::default();
-        Self { me, store_id, run, past, node_count, seen, verdict, confirmed_by: BTreeSet::new() }
+        let (past, stored) = (PastRuns::default(), (run, PastRuns::default()));
+        let confirmed_by = BTreeSet::new();
+        Self { me, store_id, run, past, stored, node_count, seen, verdict, confirmed_by }
     }
 
     /// The same registry, of a store that comes from the runs `past`.
     #[must_use]
     pub fn after(self, past: PastRuns) -> Self {
-        Self { past, ..self }
+        Self { stored: (self.run, past.clone()), past, ..self }
     }
 
     /// This node.
@@ -119,14 +122,23 @@ impl PeerRegistry {
     pub fn stores(&self) -> Vec<StoreSeen> {
         let seen =
             self.seen.iter().map(|(node, (store, run))| StoreSeen { node: *node, store: *store, run: *run });
-        let own = StoreSeen { node: self.me, store: self.store_id, run: self.run };
+        let own = StoreSeen { node: self.me, store: self.store_id, run: self.stored.0 };
         seen.filter(|seen| seen.node != self.me).chain([own]).collect()
+    }
+
+    /// Notes that this run and the runs before it are stored.
+    pub fn note_stored(&mut self, run: Run, past: PastRuns) {
+        self.stored = (run, past);
     }
 
     /// The entries to send to other nodes: every node's store, and the runs that this node's comes from. Earlier releases read
     /// the first entry of a node.
+    ///
+    /// A node that hears that this one knows of a run forgets it. So only what is stored is told: a crash must not forget it here
+    /// as well.
     pub fn entries(&self) -> Vec<StoreSeen> {
-        let past = self.past.told(self.store_id).map(|(store, run)| StoreSeen { node: self.me, store, run });
+        let past = self.stored.1.told(self.store_id);
+        let past = past.map(|(store, run)| StoreSeen { node: self.me, store, run });
         self.stores().into_iter().chain(past).collect()
     }
 
@@ -139,15 +151,12 @@ impl PeerRegistry {
     pub fn meet(&self, node: NodeId, entries: &[StoreSeen], votes: bool) -> Option<StoreSeen> {
         let mut own = entries.iter().filter(|seen| seen.node == node);
         let met = own.next().filter(|met| met.run.number <= RUN_NUMBER_MAX)?;
-        let mut past: Vec<_> = own.take(PastRuns::TOLD_MAX).map(|seen| (seen.store, seen.run)).collect();
-        past.reverse();
+        let past = PastRuns::new(own.take(PastRuns::TOLD_MAX).map(|seen| (seen.store, seen.run)));
         let is_news = match self.seen.get(&node) {
             None => true,
             Some(&(store, run)) if run.number <= RUN_NUMBER_MAX => {
                 let now = (met.store, met.run);
-                now != (store, run)
-                    && (store == met.store || votes)
-                    && !is_denied(&PastRuns::new(past), now, (store, run))
+                now != (store, run) && (store == met.store || votes) && !is_denied(&past, now, (store, run))
             }
             // No store was started so often.
             Some(_) => votes,
@@ -178,14 +187,14 @@ impl PeerRegistry {
     /// notes that run, so that the same memory, repeated by a node that was away, is no longer news.
     pub fn hear(&mut self, from: NodeId, said: &[StoreSeen]) -> Heard {
         let of_me = said.iter().find(|seen| seen.node == self.me && seen.run.number <= RUN_NUMBER_MAX);
-        let before = (self.verdict, self.run, self.past.clone());
+        let (before, mut is_noted) = (self.verdict, false);
         let own = (self.store_id, self.run);
         let is_behind = of_me.is_some_and(|seen| is_denied(&self.past, own, (seen.store, seen.run)));
         if let Some(seen) = of_me.filter(|seen| is_behind || seen.store != self.store_id) {
             let least = self.run.number + u64::from(is_behind);
             self.run.number = least.max(seen.run.number + 1);
-            self.past.note(self.store_id, self.store_id, own.1);
-            self.past.note(self.store_id, seen.store, seen.run);
+            is_noted = self.past.note(self.store_id, self.store_id, own.1);
+            is_noted |= self.past.note(self.store_id, seen.store, seen.run);
         }
         match (of_me, self.verdict) {
             (Some(seen), Verdict::Unknown) if seen.store != self.store_id => self.verdict = Verdict::Lacks,
@@ -204,8 +213,8 @@ impl PeerRegistry {
             .copied()
             .collect();
         Heard {
-            verdict: (self.verdict != before.0).then_some(self.verdict),
-            run: (self.run != before.1 || self.past != before.2).then(|| (self.run, self.past.clone())),
+            verdict: (self.verdict != before).then_some(self.verdict),
+            run: (is_noted || self.run != own.1).then(|| (self.run, self.past.clone())),
             behind: of_me.filter(|_| is_behind).map(|seen| seen.store),
             news,
         }
@@ -357,6 +366,8 @@ mod tests {
         assert_eq!((heard.verdict, heard.behind), (Some(Verdict::Lacks), Some(11)));
         let (run, kept) = heard.run.unwrap();
         assert_eq!((run, kept.clone()), (copy.run(), copy.past().clone()));
+        assert_eq!(other.meet(ME, &copy.entries(), false), None, "it may still forget that in a crash");
+        copy.note_stored(run, kept.clone());
         copy.refilled();
         let again = StoreSeen { run, ..own };
         for copy in [copy, PeerRegistry::new(again, 3, BTreeMap::new(), Vote::Yes).after(kept)] {
@@ -379,6 +390,7 @@ mod tests {
         let mut older = registry(3, 6, Vote::Yes).after(past);
         assert_eq!(other.meet(ME, &older.entries(), true), None);
         assert_eq!(older.hear(A, &other.entries()).verdict, Some(Verdict::Lacks));
+        older.note_stored(older.run(), older.past().clone());
         older.refilled();
         assert_eq!(older.hear(A, &other.entries()).verdict, None);
         assert!(other.meet(ME, &older.entries(), true).is_some());

@@ -2,7 +2,7 @@
 //! unclean shutdown, the store's identity and the number of the run.
 
 use super::commit::{DurabilityMode, Purge};
-use super::{Birth, ReplicaError, ReplicaParts, Vote, Workers};
+use super::{Birth, ReplicaError, ReplicaParts, Vote, Workers, facts};
 use crate::clock::Rng;
 use crate::crash::{self, Point};
 use crate::storage::delta::{Delta, Flushing};
@@ -128,9 +128,9 @@ pub(super) fn count_run(parts: &ReplicaParts, store: u128) -> Result<Run, Replic
     rng.fill(&mut nonce);
     let run = Run { number: before.number.saturating_add(1), nonce: u64::from_be_bytes(nonce) };
     let put = |key, value| Change::Put { keyspace: Keyspace::Meta, key: Bytes::from_static(key), value };
-    let mut past = super::facts::past_runs(engine)?;
+    let mut past = facts::past_runs(engine)?;
     past.note(store, store, before);
-    let mut batch = super::facts::run_rows(run, &past);
+    let mut batch = facts::run_rows(run, &past);
     if let Some(url) = &parts.bound_to
         && engine.get(Keyspace::Meta, format::META_NODE)?.is_none()
     {

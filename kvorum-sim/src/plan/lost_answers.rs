@@ -12,7 +12,7 @@
 //! | [`FREE`] | nothing is held; everybody reads and writes |
 
 use super::keys::keys_without;
-use super::{ClientPlan, Mix, Plan, Turn, clocks};
+use super::{ClientPlan, Mix, Plan, Turn};
 use crate::fault::{Fault, FaultEvent, FaultKind};
 use crate::seed::Stream;
 use std::time::Duration;
@@ -45,12 +45,7 @@ pub(super) fn lose(plan: &mut Plan, stream: &mut Stream) {
     let &[loser, late, apart, writer] = order.as_slice() else { return };
     let periods = u32::try_from(stream.between(4, 8)).unwrap_or(4);
     let acts = |stream: &mut Stream, begin: Duration| {
-        let event = |at: Duration, until: Duration, kind, fault| FaultEvent {
-            at: begin + at,
-            lasts: until.saturating_sub(at),
-            kind,
-            fault,
-        };
+        let event = |at, until, kind, fault| FaultEvent::between(begin + at, begin + until, kind, fault);
         let held =
             |at, until, source, target| event(at, until, FaultKind::Hold, Fault::Hold { source, target });
         let (lost, down) = (stream.duration(LOST.0, LOST.1), stream.duration(DOWN.0, DOWN.1));
@@ -62,19 +57,12 @@ pub(super) fn lose(plan: &mut Plan, stream: &mut Stream) {
             held(given + HEARD, READING.1, apart, late),
         ]
     };
-    let mut faults: Vec<FaultEvent> = (1..periods).flat_map(|period| acts(stream, PERIOD * period)).collect();
-    faults.sort_by_key(|event| event.at);
+    let faults = (1..periods).flat_map(|period| acts(stream, PERIOD * period)).collect();
     let latency_min = Duration::from_millis(stream.between(0, 3));
-    plan.nodes = NODES;
-    plan.length = PERIOD * periods;
-    plan.latency = (latency_min, latency_min + Duration::from_millis(stream.between(1, 4)));
-    plan.kinds = faults.iter().map(|event| event.kind).collect();
-    plan.clocks = clocks(&mut plan.seed.stream("clocks"), NODES, &plan.kinds);
-    plan.faults = faults;
+    let latency = (latency_min, latency_min + Duration::from_millis(stream.between(1, 4)));
+    plan.stage(NODES, PERIOD * periods, latency, faults);
     plan.clients = clients(apart, writer);
     plan.keys = keys_without(stream, NODES, writer);
-    (plan.ttl, plan.backups, plan.counters) = (None, None, 0);
-    plan.cuts.clear();
     plan.conditions = 20;
     plan.loses_answers = true;
 }

@@ -364,6 +364,24 @@ impl Plan {
         }
     }
 
+    /// Takes what all plans that act something out have in common: `nodes`, and in every period but the first the same `faults`.
+    /// Nothing else happens.
+    fn stage(
+        &mut self,
+        nodes: u16,
+        length: Duration,
+        latency: (Duration, Duration),
+        mut faults: Vec<FaultEvent>,
+    ) {
+        faults.sort_by_key(|event| event.at);
+        (self.nodes, self.length, self.latency) = (nodes, length, latency);
+        self.kinds = faults.iter().map(|event| event.kind).collect();
+        self.clocks = clocks(&mut self.seed.stream("clocks"), nodes, &self.kinds);
+        self.faults = faults;
+        (self.ttl, self.backups, self.counters) = (None, None, 0);
+        self.cuts.clear();
+    }
+
     /// All machines: the nodes and the spares.
     pub fn machines(&self) -> u16 {
         self.nodes + self.spares

@@ -14,19 +14,19 @@
 //! | [`FREE`] | everybody is there again, reads and writes |
 
 use super::keys::key;
-use super::{ClientPlan, KeyPlan, Mix, Plan, Turn, clocks};
+use super::{ClientPlan, KeyPlan, Mix, Plan, Turn};
 use crate::fault::{Fault, FaultEvent, FaultKind};
 use crate::seed::Stream;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// The nodes: three, all of which hold every key.
+/// How many nodes there are. Each of them holds every key.
 const NODES: u16 = 3;
 /// The keys.
 const KEYS: u64 = 8;
 /// The length of a period. The first period has no fault.
 const PERIOD: Duration = Duration::from_secs(6);
-/// When the copied node is started again, and when the reader is cut off after that.
+/// When the copied node is started again.
 const LATER_RUN: Duration = Duration::from_millis(100);
 /// When the reader is cut off: it has seen the later run.
 const CUT_OFF: Duration = Duration::from_millis(900);
@@ -55,32 +55,20 @@ pub(super) fn put_back(plan: &mut Plan, stream: &mut Stream) {
     stream.shuffle(&mut order);
     let &[copied, witness, reader] = order.as_slice() else { return };
     let periods = u32::try_from(stream.between(4, 8)).unwrap_or(4);
-    let mut faults: Vec<FaultEvent> =
-        (1..periods).flat_map(|period| acts(stream, (copied, witness, reader), PERIOD * period)).collect();
-    faults.sort_by_key(|event| event.at);
+    let parts = (copied, witness, reader);
+    let faults = (1..periods).flat_map(|period| acts(stream, parts, PERIOD * period)).collect();
     let latency_min = Duration::from_millis(stream.between(0, 3));
-    plan.nodes = NODES;
-    plan.length = PERIOD * periods;
-    plan.latency = (latency_min, latency_min + Duration::from_millis(stream.between(1, 4)));
-    plan.kinds = faults.iter().map(|event| event.kind).collect();
-    plan.clocks = clocks(&mut plan.seed.stream("clocks"), NODES, &plan.kinds);
-    plan.faults = faults;
+    let latency = (latency_min, latency_min + Duration::from_millis(stream.between(1, 4)));
+    plan.stage(NODES, PERIOD * periods, latency, faults);
     plan.clients = clients(witness, reader);
     let key = |index| KeyPlan { key: key(stream, index), weight: 1, replicas: Vec::new(), reads: Vec::new() };
     plan.keys = (0..KEYS).map(key).collect();
-    (plan.ttl, plan.backups, plan.counters) = (None, None, 0);
-    plan.cuts.clear();
     plan.conditions = 20;
     plan.restarts_copies = true;
 }
 
 fn acts(stream: &mut Stream, (copied, witness, reader): (u16, u16, u16), begin: Duration) -> Vec<FaultEvent> {
-    let event = |at: Duration, until: Duration, kind, fault| FaultEvent {
-        at: begin + at,
-        lasts: until.saturating_sub(at),
-        kind,
-        fault,
-    };
+    let event = |at, until, kind, fault| FaultEvent::between(begin + at, begin + until, kind, fault);
     let cut_off = |node, at, until| {
         event(at, until, FaultKind::Partition, Fault::Partition { side: BTreeSet::from([node]) })
     };

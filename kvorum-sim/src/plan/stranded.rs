@@ -15,7 +15,7 @@
 //! | [`SEEING`] | everybody reads through every node, and then writes as well ([`FREE`]) |
 
 use super::keys::keys_without;
-use super::{ClientPlan, Mix, Plan, Turn, clocks};
+use super::{ClientPlan, Mix, Plan, Turn};
 use crate::fault::{Fault, FaultEvent, FaultKind};
 use crate::seed::Stream;
 use std::collections::BTreeSet;
@@ -78,18 +78,10 @@ pub(super) fn strand(plan: &mut Plan, stream: &mut Stream) {
     let latency_min = Duration::from_millis(stream.between(12, 30));
     let latency = (latency_min, latency_min + Duration::from_millis(stream.between(1, 5)));
     let periods = u32::try_from(stream.between(5, 9)).unwrap_or(5);
-    let mut faults: Vec<FaultEvent> =
-        (1..periods).flat_map(|period| acts(stream, parts, latency, PERIOD * period)).collect();
-    faults.sort_by_key(|event| event.at);
-    plan.nodes = NODES;
-    (plan.length, plan.latency) = (PERIOD * periods, latency);
-    plan.kinds = faults.iter().map(|event| event.kind).collect();
-    plan.clocks = clocks(&mut plan.seed.stream("clocks"), NODES, &plan.kinds);
-    plan.faults = faults;
+    let faults = (1..periods).flat_map(|period| acts(stream, parts, latency, PERIOD * period)).collect();
+    plan.stage(NODES, PERIOD * periods, latency, faults);
     plan.clients = clients(parts);
     plan.keys = keys_without(stream, NODES, asker);
-    (plan.ttl, plan.backups, plan.counters) = (None, None, 0);
-    plan.cuts.clear();
     plan.conditions = 40;
     plan.strands_ballots = true;
 }
@@ -112,12 +104,7 @@ fn acts(
     let lost = cut + stream.duration(Duration::from_millis(50), Duration::from_millis(400));
     let late = begin + LATE;
     let bridged = if act == Act::Stopped { cut } else { lost };
-    let event = |at: Duration, until: Duration, kind, fault| FaultEvent {
-        at,
-        lasts: until.saturating_sub(at),
-        kind,
-        fault,
-    };
+    let event = FaultEvent::between;
     let only = |node| BTreeSet::from([node]);
     let idle = |node, until| {
         let fault = Fault::PausedWorkers { node, choice: 0 };

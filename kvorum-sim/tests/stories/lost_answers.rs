@@ -21,12 +21,7 @@ fn answers_of_a_lost_store_do_not_count() {
     let nodes = nodes_by_key(NODES)(KEY.as_bytes());
     let [lost, late, cut_off, writer, reader] = nodes[..] else { panic!("{nodes:?}") };
     let mut plan = calm(NODES);
-    let fault = |from, to, kind, fault| FaultEvent {
-        at: at(from),
-        lasts: at(to).saturating_sub(at(from)),
-        kind,
-        fault,
-    };
+    let fault = |from, to, kind, fault| FaultEvent::between(at(from), at(to), kind, fault);
     let hold = |from, to, source, target| fault(from, to, FaultKind::Hold, Fault::Hold { source, target });
     plan.faults = vec![
         hold(3000, 3880, writer, late),

@@ -435,8 +435,11 @@ fn parts_that_may_be_started_again_are() {
         wait_until_all_confirm(&cluster, 0);
         cluster.wait_until_connected();
         wait_until("hints are delivered", || cluster.metric(0, "kvorum_hints_waiting") == 0);
-        let (code, status) = try_status(cluster.address(0), "?ready=quorum").unwrap();
-        assert_eq!((code, status["serving"].as_str()), (200, Some("ok")), "{status}");
+        // The state of its links is read twice a second.
+        wait_until("the status says that it serves", || {
+            let (code, status) = try_status(cluster.address(0), "?ready=quorum").unwrap();
+            (code, status["serving"].as_str()) == (200, Some("ok"))
+        });
         assert!(cluster.log(0).contains("it is started again"), "{}", cluster.log(0));
         cluster.terminate(0);
     };

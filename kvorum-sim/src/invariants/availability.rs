@@ -20,6 +20,10 @@ pub const GRACE: Duration = Duration::from_secs(6);
 /// have the higher version.
 const CLOCKS_APART: Duration = Duration::from_millis(50);
 
+/// As [`CLOCKS_APART`], where clocks jump: a node may not have heard yet of the versions that another one gives, which has heard of
+/// the clock that is ahead. Two heartbeats.
+const VERSIONS_APART: Duration = Duration::from_secs(1);
+
 /// Checks the invariant.
 pub fn check(history: &History, facts: &Facts) -> Result<(), Violation> {
     let by_key = history.by_key();
@@ -39,6 +43,7 @@ pub fn check(history: &History, facts: &Facts) -> Result<(), Violation> {
         let of_key = by_key.get(&operation.key);
         of_key.is_some_and(|of_key| of_key.iter().any(|other| other.condition != Condition::Any))
     };
+    let apart = facts.clock_error.map_or(VERSIONS_APART, |_| CLOCKS_APART);
     // Where the owners of its key change under a write, a rival may have overtaken it: whether it took effect is not known then.
     let is_overtaken = |operation: &Operation| {
         let rivals = by_key.get(&operation.key).map_or(&[][..], |of_key| of_key.as_slice());
@@ -46,7 +51,7 @@ pub fn check(history: &History, facts: &Facts) -> Result<(), Violation> {
             other.id != operation.id
                 && other.is_write()
                 && other.invoked < operation.returned
-                && operation.invoked < other.returned + CLOCKS_APART
+                && operation.invoked < other.returned + apart
         };
         facts.has_moved && operation.is_write() && rivals.iter().any(|other| is_rival(other))
     };
@@ -86,6 +91,13 @@ mod tests {
         // The rival ended before, by a clock that is ahead.
         assert_eq!(run(480, true), Ok(()));
         assert!(run(400, true).is_err());
+        let run_where_clocks_jump = |second: u64, has_moved| {
+            let operations = [unknown(put(1, 5000, 5010, 1)), put(2, second, second + 10, 2)];
+            check(&history(operations), &Facts { has_moved, clock_error: None, ..facts() })
+        };
+        assert_eq!(run_where_clocks_jump(4700, true), Ok(()));
+        assert!(run_where_clocks_jump(4700, false).is_err());
+        assert!(run_where_clocks_jump(3900, true).is_err());
     }
 
     /// A failure while nothing is wrong is detected. One during or soon after a fault is allowed, and so is

@@ -187,6 +187,7 @@ impl Canary {
     /// meet them.
     pub const NOTICED_IN: &[(&str, &[Self])] = &[
         ("contended-conditions", &[Self::GroupJudgedOnBase, Self::RestampContested]),
+        ("cut-off-members", &[Self::MarkedStoreCounts, Self::MarksUnknowing, Self::MinorityUnconfirmed]),
         ("foreign-disk", &[Self::FirstIdAdopted]),
         (
             "joins",
@@ -201,7 +202,7 @@ impl Canary {
         ),
         ("late-writers", &[Self::SupersededByBallot, Self::WriteBacksIgnorePromises]),
         ("lost-answers", &[Self::LostAnswersCount]),
-        ("marks", &[Self::MarkedTakeShared, Self::MarksUnknowing]),
+        ("marks", &[Self::MarkedTakeShared]),
         ("restarted-copies", &[Self::RememberedRunComesLate, Self::RestartedCopyCounts]),
         ("restores", &[Self::RestoreOverwrites]),
         ("stranded-ballots", &[Self::HintsBeforeTaken, Self::RefillForgetsPromises]),
@@ -217,16 +218,14 @@ impl Canary {
     /// (`kvorum-core/tests/conditional_model`). Hints that ignore promises were noticed by late writers until plans changed.
     ///
     /// Of a move, the models find those that count one list, and a batch that outlives its epoch. Tombstones that are purged while
-    /// partitions move need a round in the moments between two steps. A removed store that is accepted does no harm as long as
-    /// its epoch is an old one. A member that was marked is filled again within a second of its return, so what it lacks is hardly
-    /// ever read from it. A new member that counts as silent shows where a write to all replicas meets its mark and no fault excuses
-    /// that: of the seeds that once failed, 2431231459 notices it. A request that is not confirmed, and a record that a marked member
-    /// keeps to itself, need a client at that very member in the second between the mark and its return; the model finds both. A store
-    /// that joins and counts late delays requests, which ask it again, but fails none. If a replica forgets at an epoch what it
-    /// remembered, a write may end as unknown where a rival overtakes it; that is documented, so the oracle excuses it. The row of a
-    /// former owner comes back only if its tombstone is purged in the two seconds before the row is dropped; earlier plans met that.
-    /// Tests of units show both. A cut of several epochs misses a write only if a change ends between two closings, and the new
-    /// owners confirm a write in that moment.
+    /// partitions move need a round in the moments between two steps. A removed store that is accepted does no harm as long as its
+    /// epoch is an old one. A new member that counts as silent shows where a write to all replicas meets its mark and no fault
+    /// excuses that: of the seeds that once failed, 2431231459 notices it. A record that a marked member keeps to itself was met by
+    /// a plan that had more marks; the model finds it. A store that joins and counts late delays requests, which ask it again, but
+    /// fails none. If a replica forgets at an epoch what it remembered, a write may end as unknown where a rival overtakes it; that
+    /// is documented, so the oracle excuses it. The row of a former owner comes back only if its tombstone is purged in the two
+    /// seconds before the row is dropped; earlier plans met that. Tests of units show both. A cut of several epochs misses a write
+    /// only if a change ends between two closings, and the new owners confirm a write in that moment.
     pub const UNNOTICED: &[Self] = &[
         Self::BatchOutlivesEpoch,
         Self::CutBelievesAnyTimestamp,
@@ -237,8 +236,6 @@ impl Canary {
         Self::HintsIgnorePromises,
         Self::JoinerCountsLate,
         Self::MarkedKeepRecords,
-        Self::MarkedStoreCounts,
-        Self::MinorityUnconfirmed,
         Self::NewMemberSilent,
         Self::PromisesOneList,
         Self::PurgesWhileJoint,

@@ -81,7 +81,7 @@ enum Command {
         /// What the seeds are made of.
         #[arg(long, value_name = "TEXT")]
         from: String,
-        /// Only seeds that have this kind of fault, or are of this kind: contended-conditions, joins, late-writers,
+        /// Only seeds that have this kind of fault, or are of this kind: contended-conditions, cut-off-members, joins, late-writers,
         /// lost-answers, marks, restarted-copies, restores, stranded-ballots.
         #[arg(long, value_name = "KIND")]
         with: Option<String>,
@@ -249,8 +249,9 @@ fn runs_twice(seeds: impl Iterator<Item = Seed>) -> bool {
 /// Seeds with so few keys have clients that often meet.
 const CONTENDED_KEYS_MAX: usize = 5;
 /// Kinds of seeds besides those with a kind of fault.
-const KINDS: [&str; 8] = [
+const KINDS: [&str; 9] = [
     "contended-conditions",
+    "cut-off-members",
     "joins",
     "late-writers",
     "lost-answers",
@@ -275,6 +276,7 @@ fn is_of(seed: Seed, kind: &str) -> bool {
         "late-writers" => plan.has_late_writers,
         "restores" => plan.is_restored,
         "lost-answers" => plan.loses_answers,
+        "cut-off-members" => plan.cuts_members_off,
         "restarted-copies" => plan.restarts_copies,
         "stranded-ballots" => plan.strands_ballots,
         name => plan.kinds.iter().any(|kind| kind.name() == name),

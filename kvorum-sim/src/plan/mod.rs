@@ -15,6 +15,7 @@
 //!
 //! After `length` all faults end and load stops; within `settle` all nodes must have converged.
 
+mod cut_off_members;
 mod faults;
 mod keys;
 mod lost_answers;
@@ -234,6 +235,8 @@ pub struct Plan {
     pub loses_answers: bool,
     /// Whether older copies of disks are started several times before another node answers.
     pub restarts_copies: bool,
+    /// Whether a member is cut off with its clients while data moves.
+    pub cuts_members_off: bool,
     /// Cuts that are taken under load. Most seeds have none.
     pub cuts: Vec<CutPlan>,
     /// Whether the last cut is restored into another cluster afterwards.
@@ -324,6 +327,7 @@ impl Plan {
             strands_ballots: false,
             loses_answers: false,
             restarts_copies: false,
+            cuts_members_off: false,
             backups: backups(&mut seed.stream("backups"), nodes, length, &kinds),
             cuts: cuts(&mut seed.stream("cuts"), length),
             is_restored: false,
@@ -340,7 +344,8 @@ impl Plan {
             plan.act();
         }
         let mut members = seed.stream("members");
-        let is_acted = plan.strands_ballots || plan.loses_answers || plan.restarts_copies;
+        let is_acted =
+            plan.strands_ballots || plan.loses_answers || plan.restarts_copies || plan.cuts_members_off;
         let is_fit = nodes > 2 && !is_late && !is_acted && plan.backups.is_none();
         if is_fit && members.percent(35) {
             members::come_and_go(&mut plan, &mut members);
@@ -354,13 +359,15 @@ impl Plan {
     fn act(&mut self) {
         let seed = self.seed;
         let (mut stranded, mut lost) = (seed.stream("stranded ballots"), seed.stream("lost answers"));
-        let mut copies = seed.stream("restarted copies");
+        let (mut copies, mut members) = (seed.stream("restarted copies"), seed.stream("cut-off members"));
         if stranded.percent(60) {
             stranded::strand(self, &mut stranded);
         } else if lost.percent(30) {
             lost_answers::lose(self, &mut lost);
         } else if copies.percent(50) {
             restarted_copies::put_back(self, &mut copies);
+        } else if members.percent(60) {
+            cut_off_members::cut_off(self, &mut members);
         }
     }
 

@@ -72,6 +72,7 @@ impl Plan {
             has_late_writers: false,
             loses_answers: false,
             restarts_copies: false,
+            cuts_members_off: false,
             strands_ballots: false,
             is_restored: false,
             takes_backup: true,

@@ -177,6 +177,8 @@ pub struct Facts {
     pub epochs: BTreeMap<u16, u64>,
     /// Nodes that were seen at an earlier epoch than before: the node, both epochs, and when.
     pub epochs_lost: Vec<(u16, u64, u64, Duration)>,
+    /// Nodes that are at an earlier epoch than before, with that epoch and the loss in `losses` that set them back.
+    pub behind: BTreeMap<u16, (u64, usize)>,
     /// Whether a change of members moved data: the owners of a record were then not the same all the time.
     pub has_moved: bool,
     /// Gauges of queues.
@@ -259,6 +261,24 @@ impl Facts {
         let before = self.epochs.insert(node, epoch).unwrap_or_default();
         if epoch < before {
             self.epochs_lost.push((node, before, epoch, at));
+            let is_older = |loss: &Loss| matches!(loss.kind, LossKind::Older | LossKind::OlderNoticed);
+            let loss = self.losses.iter().rposition(|loss| loss.node == node && is_older(loss));
+            if let Some(loss) = loss {
+                self.behind.insert(node, (before, loss));
+            }
+        }
+        self.catch_up(node, epoch, at);
+    }
+
+    /// Has the loss that set `node` back go on until now, if it is again as far as it was. Keys may have moved since the epoch of an
+    /// older disk: what the node confirms alone there, it drops as a node that no longer owns it.
+    fn catch_up(&mut self, node: u16, epoch: u64, at: Duration) {
+        let Some((_, loss)) = self.behind.get(&node).copied().filter(|(before, _)| epoch >= *before) else {
+            return;
+        };
+        self.behind.remove(&node);
+        if let Some(loss) = self.losses.get_mut(loss) {
+            loss.at = loss.at.max(at);
         }
     }
 
@@ -423,6 +443,7 @@ pub fn must_meet(read: AckFrom, from: u16, later: AckFrom) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::testing::*;
     use super::*;
 
     /// Reads that must find the record by the repair rule, and reads that need not.
@@ -447,6 +468,28 @@ mod tests {
         // Written back to three of five replicas; a later 2/3 may ask only one of these three.
         check((3, 5), 5, (2, 3), false);
         check((4, 5), 5, (2, 3), true);
+    }
+
+    /// What an older disk of an earlier epoch confirms counts as lost with it, until it works with the epoch of before.
+    #[test]
+    fn older_disks_are_behind_until_they_catch_up() {
+        let seconds = Duration::from_secs;
+        let alone = |at| Operation { replicas: AckFrom::new(1, 1), ..put(1, at, at + 10, 1) };
+        let survives = |facts: &Facts, at| facts.must_survive(&alone(at));
+        let mut facts = facts();
+        let chain: Vec<(u64, u128)> = (1..=9).map(|epoch| (epoch, epoch.into())).collect();
+        facts.adopted(0, &chain, seconds(1));
+        facts.losses.push(Loss { node: 0, at: seconds(5), kind: LossKind::Older, since: seconds(3) });
+        facts.adopted(0, &chain[..4], seconds(6));
+        facts.adopted(0, &chain[..7], seconds(8));
+        assert!(survives(&facts, 7000));
+        facts.adopted(0, &chain, seconds(10));
+        assert!(survives(&facts, 2000));
+        assert!(!survives(&facts, 7000));
+        assert!(survives(&facts, 11_000));
+        // Only once.
+        facts.adopted(0, &chain, seconds(12));
+        assert!(survives(&facts, 11_000));
     }
 
     /// Goal: `must_meet` is sound. Method: every placement of the copies that a read leaves, against every

@@ -164,8 +164,9 @@ pub(super) async fn write(
 ) -> Result<Decided, CoordinatorError> {
     match wish {
         None => coordinator.write(key, mutation, quorum).await.map(Decided::Written),
+        // In a box of its own: a plain write is much smaller, and has no place for it.
         Some(Wish { condition, operation }) => {
-            coordinator.write_if(key, mutation, condition, operation, quorum).await
+            Box::pin(coordinator.write_if(key, mutation, condition, operation, quorum)).await
         }
     }
 }

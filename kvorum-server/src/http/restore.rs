@@ -6,7 +6,7 @@ use super::connection::Connection;
 use super::error::Failure;
 use super::handler::{self, ThreadState};
 use super::target::{TargetError, digits, parameters, parse_key, set, unknown};
-use super::values;
+use super::values::{self, Brought};
 use crate::coordinator::{Decided, Written};
 use crate::slow;
 use bytes::Bytes;
@@ -67,10 +67,11 @@ where
     let quorum = coordinator.default_quorum();
     Wish::check_majority(quorum)?;
     slow::note_key(&key);
-    let done = values::write_value(state, connection, request, async |value| {
-        coordinator.restore(key, value, version, expires, quorum).await
-    });
-    match done.await? {
+    let (head, body) = request.into_parts();
+    let Brought { value, taken } = values::read(state, connection, &head.headers, body).await?;
+    let done = coordinator.restore(key, value, version, expires, quorum).await;
+    taken.note(&state.service, done.is_ok());
+    match done? {
         Decided::Failed { current } if current == Some(version) => {
             let there = Decided::Written(Written { version, confirmed: quorum.ack() });
             handler::written(StatusCode::OK, there, quorum)

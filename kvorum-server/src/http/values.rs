@@ -1,17 +1,17 @@
 //! Values that requests bring: a PUT of a key, and the reading of its body in its turn.
 
 use super::admission::{Admitted, LARGE_BYTES};
-use super::body::{ReplyBody, announced, read_value};
+use super::body::{ReplyBody, Reserved, announced, read_value};
 use super::by_token::User;
 use super::conditions::{self, Wish};
 use super::connection::Connection;
 use super::error::Failure;
 use super::handler::{Service, ThreadState, parse_entity, quorum_of, token_turn, written};
-use crate::coordinator::{CoordinatorError, Decided, Mutation, allowance_for};
+use crate::coordinator::{Mutation, allowance_for};
 use crate::slow;
 use bytes::Bytes;
 use http::header::EXPECT;
-use http::{Request, Response, StatusCode};
+use http::{HeaderMap, Request, Response, StatusCode};
 use http_body::Body;
 use std::cell::Cell;
 use std::future::Future;
@@ -30,29 +30,54 @@ where
     let coordinator = state.coordinator()?;
     let (query, quorum) = parse_entity(state, coordinator, &request)?;
     Wish::check(wish.as_ref(), quorum)?;
-    let mut asked = quorum;
-    let done = write_value(state, connection, request, async |value| {
-        let mutation = Mutation::Put { value, ttl_millis: query.ttl_millis };
-        // The cluster may have grown or shrunk while the body came.
-        asked = quorum_of(query.replicas, coordinator).unwrap_or(quorum);
-        conditions::write(coordinator, query.key, mutation, wish, asked).await
-    });
-    let done = done.await?;
-    written(StatusCode::CREATED, done, asked)
+    let (head, body) = request.into_parts();
+    let Brought { value, taken } = read(state, connection, &head.headers, body).await?;
+    // The cluster may have grown or shrunk while the body came.
+    let quorum = quorum_of(query.replicas, coordinator).unwrap_or(quorum);
+    let mutation = Mutation::Put { value, ttl_millis: query.ttl_millis };
+    let done = conditions::write(coordinator, query.key, mutation, wish, quorum).await;
+    taken.note(&state.service, done.is_ok());
+    written(StatusCode::CREATED, done?, quorum)
 }
 
-/// Reads the value that a request brings, and has `write` write it once it has its turn.
-pub(super) async fn write_value<B>(
+/// A value that a request has brought, and may write now.
+pub(super) struct Brought {
+    pub(super) value: Bytes,
+    pub(super) taken: Taken,
+}
+
+/// What a value that is being written takes: its place in the budget of memory, and its turn if it is a large one.
+pub(super) struct Taken {
+    _reserved: Reserved,
+    turn: Option<Admitted>,
+    begun: Option<Duration>,
+    length: u64,
+    timeout: Duration,
+}
+
+impl Taken {
+    /// Gives it back: the value was written, or was not. How long that took says how many large ones are admitted at a time.
+    pub(super) fn note(self, service: &Service, is_written: bool) {
+        if let Some(begun) = self.begun {
+            let took = service.clock.mono().saturating_sub(begun);
+            let in_time = (self.timeout + allowance_for(self.length)) / 2;
+            service.admission.note(self.length, is_written.then_some(took), in_time);
+        }
+        drop(self.turn);
+    }
+}
+
+/// Reads the value that a request brings, and waits for its turn.
+pub(super) async fn read<B>(
     state: &ThreadState,
     connection: &Connection,
-    request: Request<B>,
-    write: impl AsyncFnOnce(Bytes) -> Result<Decided, CoordinatorError>,
-) -> Result<Decided, Failure>
+    headers: &HeaderMap,
+    body: B,
+) -> Result<Brought, Failure>
 where
     B: Body<Data = Bytes> + Unpin,
 {
     let (service, coordinator) = (&state.service, state.coordinator()?);
-    let headers = request.headers();
     let announced = announced(headers)?;
     let limits = &service.limits;
     let is_lost = || connection.is_lost();
@@ -68,9 +93,9 @@ where
         turn.set(admit(connection.user(), service, announced.unwrap_or(0), wait).await?);
         Ok(())
     };
-    let (body, budget) = (request.into_body(), &service.body_budget);
+    let budget = &service.body_budget;
     let reading = read_value(body, announced, limits.value_bytes_max, budget, is_lost, take_turn);
-    let (value, _reserved) = match announced {
+    let (value, reserved) = match announced {
         Some(length) if length >= LARGE_BYTES => {
             slow::step("body", None, read_swiftly(reading, &turn)).await?
         }
@@ -83,14 +108,8 @@ where
     };
     token_turn(state, connection).await?;
     let begun = turn.as_ref().map(|_| service.clock.mono());
-    let done = write(value).await;
-    if let Some(begun) = begun {
-        let took = service.clock.mono().saturating_sub(begun);
-        let in_time = (timeout + allowance_for(length)) / 2;
-        service.admission.note(length, done.is_ok().then_some(took), in_time);
-    }
-    drop(turn);
-    Ok(done?)
+    let taken = Taken { _reserved: reserved, turn, begun, length, timeout };
+    Ok(Brought { value, taken })
 }
 
 /// Reads a large value. Two checks, [`SWIFT_BODY`] apart, find a value that is still arriving; the second takes its

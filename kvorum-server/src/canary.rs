@@ -220,12 +220,13 @@ impl Canary {
     /// Of a move, the models find those that count one list, and a batch that outlives its epoch. Tombstones that are purged while
     /// partitions move need a round in the moments between two steps. A removed store that is accepted does no harm as long as its
     /// epoch is an old one. A new member that counts as silent shows where a write to all replicas meets its mark and no fault
-    /// excuses that: of the seeds that once failed, 2431231459 notices it. A record that a marked member keeps to itself was met by
-    /// a plan that had more marks; the model finds it. A store that joins and counts late delays requests, which ask it again, but
-    /// fails none. If a replica forgets at an epoch what it remembered, a write may end as unknown where a rival overtakes it; that
-    /// is documented, so the oracle excuses it. The row of a former owner comes back only if its tombstone is purged in the two
-    /// seconds before the row is dropped; earlier plans met that. Tests of units show both. A cut of several epochs misses a write
-    /// only if a change ends between two closings, and the new owners confirm a write in that moment.
+    /// excuses that: of the seeds that once failed, 2431231459 notices it. Seeds of an earlier plan with more marks noticed a
+    /// marked member that keeps its records to itself; now the model alone does. A store that joins and counts late delays
+    /// requests, which ask it again, but fails none. If a replica forgets at an epoch what it remembered, a write may end as
+    /// unknown where a rival overtakes it; that is documented, so the oracle excuses it. The row of a former owner comes back only
+    /// if its tombstone is purged in the two seconds before the row is dropped; earlier plans met that. Tests of units show both. A
+    /// cut of several epochs misses a write only if a change ends between two closings, and the new owners confirm a write in that
+    /// moment.
     pub const UNNOTICED: &[Self] = &[
         Self::BatchOutlivesEpoch,
         Self::CutBelievesAnyTimestamp,

@@ -49,7 +49,8 @@ impl Cluster {
 
     /// Whether the configuration says that this node's store lacks records: a change did not wait for it.
     pub fn is_marked(&self) -> bool {
-        self.is_marked.load(Ordering::SeqCst)
+        let member = self.id_of(self.me);
+        self.view().configuration().member(member).is_some_and(|member| member.lacks)
     }
 
     /// Whether this node was removed from the cluster, or its store was.

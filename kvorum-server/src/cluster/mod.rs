@@ -67,8 +67,6 @@ pub struct Cluster {
     stands_down: AtomicBool,
     /// Whether this node's store joins in the change under way.
     is_joining: AtomicBool,
-    /// Whether the configuration says that this node's store lacks records.
-    is_marked: AtomicBool,
     /// The first epoch in which this node with its store is no member any more; 0 while it is one.
     removed_in: AtomicU64,
     /// Whether this node has heard up to where a majority of the nodes, itself included, has sealed.
@@ -198,7 +196,6 @@ impl Cluster {
             registry: Mutex::new(registry),
             stands_down: AtomicBool::new(false),
             is_joining: AtomicBool::new(false),
-            is_marked: AtomicBool::new(false),
             removed_in: AtomicU64::new(0),
             has_met: AtomicBool::new(is_alone),
             view: Mutex::new(Arc::new(view)),
@@ -356,7 +353,6 @@ impl Cluster {
         let is_joining = own.is_some_and(|own| {
             own.state == MemberState::Joining && own.store == Some(self.store_id) && !own.lacks
         });
-        let is_marked = own.is_some_and(|own| own.lacks);
         let is_named = |node: NodeId, store| {
             next.configuration().member(node).is_some_and(|member| member.store == Some(store))
         };
@@ -369,7 +365,6 @@ impl Cluster {
         self.epoch.store(next.epoch().0, Ordering::SeqCst);
         self.placed_since.store(next.placed_since().0, Ordering::SeqCst);
         self.is_joining.store(is_joining, Ordering::SeqCst);
-        self.is_marked.store(is_marked, Ordering::SeqCst);
         // One that joined is in none of the first configurations: only a store that has been a member is retired.
         if next.configuration().is_retired(self.voter()) {
             let _ = self.removed_in.compare_exchange(0, next.epoch().0, Ordering::SeqCst, Ordering::SeqCst);

@@ -164,7 +164,7 @@ pub(super) async fn write(
 ) -> Result<Decided, CoordinatorError> {
     match wish {
         None => coordinator.write(key, mutation, quorum).await.map(Decided::Written),
-        // In a box of its own: a plain write is much smaller, and has no place for it.
+        // Boxed, so that the future of a plain write stays small.
         Some(Wish { condition, operation }) => {
             Box::pin(coordinator.write_if(key, mutation, condition, operation, quorum)).await
         }

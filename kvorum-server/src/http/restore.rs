@@ -70,7 +70,7 @@ where
     let (head, body) = request.into_parts();
     let Brought { value, taken } = values::read(state, connection, &head.headers, body).await?;
     let done = coordinator.restore(key, value, version, expires, quorum).await;
-    taken.note(&state.service, done.is_ok());
+    taken.end(&state.service, done.is_ok());
     match done? {
         Decided::Failed { current } if current == Some(version) => {
             let there = Decided::Written(Written { version, confirmed: quorum.ack() });

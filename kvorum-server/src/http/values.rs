@@ -36,34 +36,33 @@ where
     let quorum = quorum_of(query.replicas, coordinator).unwrap_or(quorum);
     let mutation = Mutation::Put { value, ttl_millis: query.ttl_millis };
     let done = conditions::write(coordinator, query.key, mutation, wish, quorum).await;
-    taken.note(&state.service, done.is_ok());
+    taken.end(&state.service, done.is_ok());
     written(StatusCode::CREATED, done?, quorum)
 }
 
-/// A value that a request has brought, and may write now.
+/// A value that was read from a request and may be written now.
 pub(super) struct Brought {
     pub(super) value: Bytes,
     pub(super) taken: Taken,
 }
 
-/// What a value that is being written takes: its place in the budget of memory, and its turn if it is a large one.
+/// The memory that a value takes until it is written, and its turn if it is a large one. Dropping gives both back.
 pub(super) struct Taken {
     _reserved: Reserved,
-    turn: Option<Admitted>,
-    begun: Option<Duration>,
+    /// With the time at which it began.
+    turn: Option<(Admitted, Duration)>,
     length: u64,
     timeout: Duration,
 }
 
 impl Taken {
-    /// Gives it back: the value was written, or was not. How long that took says how many large ones are admitted at a time.
-    pub(super) fn note(self, service: &Service, is_written: bool) {
-        if let Some(begun) = self.begun {
+    /// Gives all of it back. The time that a large value took decides how many are admitted at a time.
+    pub(super) fn end(self, service: &Service, is_written: bool) {
+        if let Some((_, begun)) = self.turn {
             let took = service.clock.mono().saturating_sub(begun);
             let in_time = (self.timeout + allowance_for(self.length)) / 2;
             service.admission.note(self.length, is_written.then_some(took), in_time);
         }
-        drop(self.turn);
     }
 }
 
@@ -107,8 +106,8 @@ where
         turn => turn,
     };
     token_turn(state, connection).await?;
-    let begun = turn.as_ref().map(|_| service.clock.mono());
-    let taken = Taken { _reserved: reserved, turn, begun, length, timeout };
+    let turn = turn.map(|turn| (turn, service.clock.mono()));
+    let taken = Taken { _reserved: reserved, turn, length, timeout };
     Ok(Brought { value, taken })
 }
 

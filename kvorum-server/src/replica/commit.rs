@@ -17,7 +17,6 @@ use super::cut::Cuts;
 use super::digest::Digests;
 use super::floor::Floors;
 use super::health::StoreHealth;
-use super::key_hash::KeyHash;
 use super::promise::Promises;
 use super::queue::Request;
 use super::recent::Recent;
@@ -87,8 +86,6 @@ pub(super) struct Committer {
     /// Number of groups committed; the requesting side reads it before each look-up.
     committed: Arc<AtomicU64>,
     recent: Recent,
-    /// The hash of every stage's maps.
-    hash: KeyHash,
     /// The epoch since which keys are placed as now, and the one that the memory is of: see [`Self::forget_held`].
     placed_since: Arc<AtomicU64>,
     remembers_of: u64,
@@ -140,7 +137,6 @@ impl Committer {
             cuts: Arc::default(),
             committed,
             recent: Recent::starting_at(0, now),
-            hash: KeyHash::default(),
             placed_since: Arc::default(),
             remembers_of: 0,
             floor: Version::ZERO,
@@ -213,7 +209,7 @@ impl Committer {
         }
         let group = self.begin_anew_first(group);
         self.forget_held();
-        let mut stage = Stage::new(&self.hash);
+        let mut stage = Stage::default();
         let mut answers = Vec::with_capacity(group.len());
         let timed: Vec<_> = group.iter().filter_map(Request::times).cloned().collect();
         for times in &timed {

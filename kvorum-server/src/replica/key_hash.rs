@@ -1,6 +1,6 @@
 //! The hash of keys in the committer's maps: five look-ups for each record, on the one thread that all writes wait for.
 //!
-//! It is xxh3 with a random seed. It replaces the standard library's `SipHash`, which took a tenth of a
+//! It is xxh3 with a random seed per map. It replaces the standard library's `SipHash`, which took a tenth of a
 //! commit's time. Clients that send keys do not know the seed, and the maps hold some thousands of keys at most.
 
 use std::hash::{BuildHasher, Hasher, RandomState};

@@ -25,6 +25,7 @@ pub(super) fn mark_of(record: &Record) -> Mark {
 }
 
 /// The pending changes of a group, each key once.
+#[derive(Default)]
 pub(super) struct Stage {
     pub(super) records: Vec<Staged>,
     pub(super) index: HashMap<Key, usize, KeyHash>,
@@ -45,22 +46,6 @@ pub(super) struct Stage {
 }
 
 impl Stage {
-    /// An empty stage, whose maps hash with `hash`.
-    pub(super) fn new(hash: &KeyHash) -> Self {
-        Self {
-            records: Vec::new(),
-            index: HashMap::with_hasher(hash.clone()),
-            due: BTreeMap::new(),
-            side: BTreeMap::new(),
-            is_synced: false,
-            overwritten: Vec::new(),
-            built: Vec::new(),
-            promises: HashMap::with_hasher(hash.clone()),
-            noted: None,
-            floors: BTreeMap::new(),
-        }
-    }
-
     /// What is staged for `key`.
     pub(super) fn record(&self, key: &Key) -> Known<&Record> {
         let staged = self.index.get(key).and_then(|index| self.records.get(*index));

@@ -20,8 +20,8 @@ pub const GRACE: Duration = Duration::from_secs(6);
 /// have the higher version.
 const CLOCKS_APART: Duration = Duration::from_millis(50);
 
-/// As [`CLOCKS_APART`], where clocks jump: a node may not have heard yet of the versions that another one gives, which has heard of
-/// the clock that is ahead. Two heartbeats.
+/// The same where clocks jump. A node hears of a clock that is ahead with a heartbeat, and gives lower versions until then. Two
+/// heartbeats.
 const VERSIONS_APART: Duration = Duration::from_secs(1);
 
 /// Checks the invariant.

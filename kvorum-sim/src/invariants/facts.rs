@@ -270,8 +270,8 @@ impl Facts {
         self.catch_up(node, epoch, at);
     }
 
-    /// Has the loss that set `node` back go on until now, if it is again as far as it was. Keys may have moved since the epoch of an
-    /// older disk: what the node confirms alone there, it drops as a node that no longer owns it.
+    /// Extends the loss that set `node` back until now, once the node is again as far as it was. Keys may have moved since the epoch
+    /// of the older disk: the node drops the writes that it alone confirmed in that epoch, as it no longer owns their keys.
     fn catch_up(&mut self, node: u16, epoch: u64, at: Duration) {
         let Some((_, loss)) = self.behind.get(&node).copied().filter(|(before, _)| epoch >= *before) else {
             return;

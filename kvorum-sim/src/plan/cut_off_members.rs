@@ -1,25 +1,26 @@
 //! Seeds in which a member is cut off with its clients while data moves.
 //!
-//! Chance alone hardly meets that beside requests of one replica, which such a member could answer from what it has. So each period
-//! of these seeds has the same acts, at times that vary:
+//! Such a member could answer requests of one replica from its own records, although newer ones are elsewhere. Chance alone hardly meets
+//! that, so each period of these seeds has the same acts, at times that vary:
 //!
 //! | time | what happens |
 //! | --- | --- |
 //! | [`ORDERED`] | a member gets another weight, so keys move; requests reach all members |
-//! | [`CUT_OFF`] | one member is cut off: it may know of the change or not, and others may have its records or not |
+//! | [`CUT_OFF`] | one member is cut off, just before or after it hears of the change |
 //! | [`WRITING`], [`READING`] | clients write through the others; other clients read through the member that is cut off |
 //! | [`BACK`] | it is there again |
 //! | [`FREE`] | everybody reads and writes |
 
 use super::keys::key;
-use super::{ClientPlan, KeyPlan, Mix, Plan, Turn};
+use super::stage::{BOTH, READS, WRITES, clients_in};
+use super::{ClientPlan, KeyPlan, Plan, Turn};
 use crate::fault::{Fault, FaultEvent, FaultKind};
 use crate::history::AckFrom;
 use crate::seed::Stream;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// The nodes: with three replicas of some keys, and one of the others.
+/// The nodes. A quarter of the keys has three replicas, the others have one.
 const NODES: u16 = 4;
 /// The keys.
 const KEYS: u64 = 16;
@@ -33,11 +34,11 @@ const ORDERED: Duration = Duration::from_millis(500);
 const CUT_OFF: (Duration, Duration) = (Duration::from_millis(760), Duration::from_millis(960));
 /// The longest silence of a member that a change waits for.
 const AWAY_AFTER: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(2));
-/// When clients of the member write: it notices within half a second that it reaches nobody.
+/// When clients write through the member. It notices within half a second that it reaches nobody.
 const WRITING_THERE: (Duration, Duration) = (Duration::ZERO, Duration::from_millis(1500));
-/// When clients of the others write.
+/// When clients write through the others.
 const WRITING: (Duration, Duration) = (Duration::ZERO, Duration::from_millis(6500));
-/// When the member is asked.
+/// When clients read through the member.
 const READING: (Duration, Duration) = (Duration::from_millis(1500), Duration::from_millis(6800));
 /// When it is there again.
 const BACK: Duration = Duration::from_secs(7);
@@ -77,8 +78,7 @@ pub(super) fn cut_off(plan: &mut Plan, stream: &mut Stream) {
     plan.cuts_members_off = true;
 }
 
-/// The choice of an order that gives a member another weight, and does not turn a change round that is still under way: see
-/// `node.rs: change`.
+/// Makes the choice of an order (`node.rs: change`) that gives a member another weight. It cancels no change.
 fn another_weight(stream: &mut Stream) -> u64 {
     let (place, windows, weight) = (stream.between(0, 3), stream.between(0, 1), stream.between(0, 3));
     let choice = place << 8 | windows << 12 | weight << 4;
@@ -86,17 +86,11 @@ fn another_weight(stream: &mut Stream) -> u64 {
 }
 
 fn clients(member: u16, others: &[u16]) -> Vec<ClientPlan> {
-    let none = Mix { get: 0, head: 0, put: 0, delete: 0, range: 0 };
-    let (writes, reads) = (Mix { put: 9, delete: 1, ..none }, Mix { get: 1, ..none });
-    let both = Mix { get: 50, put: 45, delete: 5, ..none };
     let turn = |(from, until), mix| Turn { period: PERIOD, from, until, mix };
-    let client = |count: usize, home, turns: &[Turn]| {
-        let (mix, turns) = (none, turns.to_vec());
-        std::iter::repeat_n(ClientPlan { mix, turns, conditions: None, pause_max: PAUSE, home }, count)
-    };
+    let client = |count, home, turns: &[Turn]| clients_in(turns, count, home, PAUSE);
     let of_others =
-        others.iter().flat_map(|node| client(1, Some(*node), &[turn(WRITING, writes), turn(FREE, both)]));
-    client(3, Some(member), &[turn(WRITING_THERE, writes), turn(READING, reads), turn(FREE, both)])
+        others.iter().flat_map(|node| client(1, Some(*node), &[turn(WRITING, WRITES), turn(FREE, BOTH)]));
+    client(3, Some(member), &[turn(WRITING_THERE, WRITES), turn(READING, READS), turn(FREE, BOTH)])
         .chain(of_others)
         .collect()
 }

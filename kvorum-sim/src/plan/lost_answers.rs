@@ -12,7 +12,8 @@
 //! | [`FREE`] | nothing is held; everybody reads and writes |
 
 use super::keys::keys_without;
-use super::{ClientPlan, Mix, Plan, Turn};
+use super::stage::{BOTH, READS, WRITES, clients_in};
+use super::{ClientPlan, Plan, Turn};
 use crate::fault::{Fault, FaultEvent, FaultKind};
 use crate::seed::Stream;
 use std::time::Duration;
@@ -68,16 +69,12 @@ pub(super) fn lose(plan: &mut Plan, stream: &mut Stream) {
 }
 
 fn clients(apart: u16, asked: u16) -> Vec<ClientPlan> {
-    let none = Mix { get: 0, head: 0, put: 0, delete: 0, range: 0 };
-    let (writes, reads) = (Mix { put: 9, delete: 1, ..none }, Mix { get: 1, ..none });
-    let both = Mix { get: 50, put: 45, delete: 5, ..none };
     let turn = |(from, until), mix| Turn { period: PERIOD, from, until, mix };
-    let client = |count: usize, home, turns: &[Turn], conditions| {
-        let (mix, turns) = (none, turns.to_vec());
-        std::iter::repeat_n(ClientPlan { mix, turns, conditions, pause_max: PAUSE, home }, count)
+    let client = |count, home, turns: &[Turn], conditions| {
+        clients_in(turns, count, home, PAUSE).map(move |client| ClientPlan { conditions, ..client })
     };
-    client(6, Some(asked), &[turn(WRITING, writes)], Some(0))
-        .chain(client(4, Some(apart), &[turn(READING, reads)], None))
-        .chain(client(4, None, &[turn(FREE, both)], None))
+    client(6, Some(asked), &[turn(WRITING, WRITES)], Some(0))
+        .chain(client(4, Some(apart), &[turn(READING, READS)], None))
+        .chain(client(4, None, &[turn(FREE, BOTH)], None))
         .collect()
 }

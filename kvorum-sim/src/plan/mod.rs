@@ -22,6 +22,7 @@ mod lost_answers;
 mod members;
 mod restarted_copies;
 mod restored;
+mod stage;
 mod stranded;
 
 pub use keys::nodes_by_key;
@@ -369,24 +370,6 @@ impl Plan {
         } else if members.percent(60) {
             cut_off_members::cut_off(self, &mut members);
         }
-    }
-
-    /// Takes what all plans that act something out have in common: `nodes`, and in every period but the first the same `faults`.
-    /// Nothing else happens.
-    fn stage(
-        &mut self,
-        nodes: u16,
-        length: Duration,
-        latency: (Duration, Duration),
-        mut faults: Vec<FaultEvent>,
-    ) {
-        faults.sort_by_key(|event| event.at);
-        (self.nodes, self.length, self.latency) = (nodes, length, latency);
-        self.kinds = faults.iter().map(|event| event.kind).collect();
-        self.clocks = clocks(&mut self.seed.stream("clocks"), nodes, &self.kinds);
-        self.faults = faults;
-        (self.ttl, self.backups, self.counters) = (None, None, 0);
-        self.cuts.clear();
     }
 
     /// All machines: the nodes and the spares.

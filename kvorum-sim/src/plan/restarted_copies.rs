@@ -14,7 +14,8 @@
 //! | [`FREE`] | everybody is there again, reads and writes |
 
 use super::keys::key;
-use super::{ClientPlan, KeyPlan, Mix, Plan, Turn};
+use super::stage::{BOTH, READS, WRITES, clients_in};
+use super::{ClientPlan, KeyPlan, Plan, Turn};
 use crate::fault::{Fault, FaultEvent, FaultKind};
 use crate::seed::Stream;
 use std::collections::BTreeSet;
@@ -91,16 +92,10 @@ fn acts(stream: &mut Stream, (copied, witness, reader): (u16, u16, u16), begin: 
 }
 
 fn clients(witness: u16, reader: u16) -> Vec<ClientPlan> {
-    let none = Mix { get: 0, head: 0, put: 0, delete: 0, range: 0 };
-    let (writes, reads) = (Mix { put: 9, delete: 1, ..none }, Mix { get: 1, ..none });
-    let both = Mix { get: 50, put: 45, delete: 5, ..none };
     let turn = |(from, until), mix| Turn { period: PERIOD, from, until, mix };
-    let client = |count: usize, home, turns: &[Turn]| {
-        let (mix, turns) = (none, turns.to_vec());
-        std::iter::repeat_n(ClientPlan { mix, turns, conditions: None, pause_max: PAUSE, home }, count)
-    };
-    client(4, Some(witness), &[turn(WRITING, writes)])
-        .chain(client(4, Some(reader), &[turn(READING, reads)]))
-        .chain(client(4, None, &[turn(FREE, both)]))
+    let client = |count, home, turns: &[Turn]| clients_in(turns, count, home, PAUSE);
+    client(4, Some(witness), &[turn(WRITING, WRITES)])
+        .chain(client(4, Some(reader), &[turn(READING, READS)]))
+        .chain(client(4, None, &[turn(FREE, BOTH)]))
         .collect()
 }

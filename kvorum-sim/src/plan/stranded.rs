@@ -15,7 +15,8 @@
 //! | [`SEEING`] | everybody reads through every node, and then writes as well ([`FREE`]) |
 
 use super::keys::keys_without;
-use super::{ClientPlan, Mix, Plan, Turn};
+use super::stage::{BOTH, READS, WRITES, clients_in};
+use super::{ClientPlan, Plan, Turn};
 use crate::fault::{Fault, FaultEvent, FaultKind};
 use crate::seed::Stream;
 use std::collections::BTreeSet;
@@ -141,19 +142,15 @@ fn acts(
 }
 
 fn clients(parts: Parts) -> Vec<ClientPlan> {
-    let none = Mix { get: 0, head: 0, put: 0, delete: 0, range: 0 };
-    let (writes, reads) = (Mix { put: 9, delete: 1, ..none }, Mix { get: 1, ..none });
-    let both = Mix { get: 50, put: 45, delete: 5, ..none };
     let turn = |(from, until), mix| Turn { period: PERIOD, from, until, mix };
-    let client = |count: usize, pause_max, home, turns: &[Turn], conditions| {
-        let (mix, turns) = (none, turns.to_vec());
-        std::iter::repeat_n(ClientPlan { mix, turns, conditions, pause_max, home }, count)
+    let client = |count, pause_max, home, turns: &[Turn], conditions| {
+        clients_in(turns, count, home, pause_max).map(move |client| ClientPlan { conditions, ..client })
     };
-    let asks = [turn(ASKING, writes), turn(LOOKING, reads)];
-    let all = [turn(SEEING, reads), turn(FREE, both)];
-    client(8, SHORT, Some(parts.apart), &[turn(ALONE, writes)], Some(0))
+    let asks = [turn(ASKING, WRITES), turn(LOOKING, READS)];
+    let all = [turn(SEEING, READS), turn(FREE, BOTH)];
+    client(8, SHORT, Some(parts.apart), &[turn(ALONE, WRITES)], Some(0))
         .chain(client(8, ASKING_PAUSE, Some(parts.asker), &asks, Some(100)))
-        .chain(client(6, SHORT, Some(parts.apart), &[turn(READING, reads)], None))
+        .chain(client(6, SHORT, Some(parts.apart), &[turn(READING, READS)], None))
         .chain(client(4, LONG, None, &all, None))
         .collect()
 }

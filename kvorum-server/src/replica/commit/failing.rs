@@ -32,7 +32,7 @@ impl Committer {
         let (orders, others): (Vec<_>, Vec<_>) =
             group.into_iter().partition(|request| matches!(request, Request::SetAside { .. }));
         for order in orders {
-            let (_, answer) = self.judge(&mut Stage::new(&self.hash), order);
+            let (_, answer) = self.judge(&mut Stage::default(), order);
             answer.give();
         }
         others
